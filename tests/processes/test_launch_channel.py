@@ -13,7 +13,8 @@ import pytest
 
 import replicant
 from replicant.cluster import _heartbeat
-from replicant.cluster._heartbeat import SUPERVISOR, WORKER, Heartbeat, proof
+from replicant.cluster._handshake import proof
+from replicant.cluster._heartbeat import SUPERVISOR, WORKER, Heartbeat
 from replicant.errors import ArgumentTypeError, ClusterError, WorkerLostError, WorkersChangedError
 from replicant.launch._channel import Channel
 from replicant.launch._console import Console, LogTail
@@ -159,7 +160,18 @@ def test_a_wrong_key_and_an_unexpected_rank_are_turned_away(channel: Channel) ->
 
 
 @pytest.mark.parametrize(
-    "line", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"null\n", b"\xff\n", b"x" * 200_000, b'{"kind": "beat", "step": 9}\n']
+    "line",
+    [
+        b'{"nonce": "\\ud800"}\n',
+        b'{"kind": "hello", "rank": 1, "generation": 3, "pid": 1, "nonce": "1", "proof": "\\udfff"}\n',
+        b'{"kind": ["hello"], "nonce": "1"}\n',
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[]\n",
+        b"null\n",
+        b"\xff\n",
+        b"x" * 200_000,
+        b'{"kind": "beat", "step": 9}\n',
+    ],
 )
 def test_strangers_are_dropped(channel: Channel, line: bytes) -> None:
     host, port = channel.address.split(":")
@@ -181,6 +193,39 @@ def test_strangers_are_dropped(channel: Channel, line: bytes) -> None:
         assert heard == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "beat", "step": 10**400, "at": 1.0, "waited": 0.0},
+        {"kind": "beat", "step": 1 << 60, "at": 1.0, "waited": 0.0},
+        {"kind": "beat", "step": 1, "at": 1e300, "waited": 0.0},
+        {"kind": "beat", "step": True, "at": 1.0, "waited": 0.0},
+        {"kind": "beat", "step": 1, "at": 1.0, "waited": None},
+        {"kind": "saved", "step": 1, "seconds": "1", "path": "a"},
+        {"kind": "saved", "step": 1, "seconds": 1, "path": ["a"]},
+        {"kind": "here", "generation": [3]},
+        {"kind": ["beat"]},
+        {"kind": {"a": [[[[]]]]}},
+        {"step": 1},
+    ],
+    ids=str,
+)
+def test_a_worker_that_says_what_no_worker_says_is_dropped(channel: Channel, line: dict[str, Any]) -> None:
+    worker = connected(channel)
+    heard = list(channel.poll(0.1))
+    worker.say(**line)
+    heard += poll_until(channel, lambda found: any(message["kind"] == "closed" for _, message in found))
+    assert {message["kind"] for _, message in heard} <= {"beat", "closed"}
+    assert not channel.send(1, {"kind": "stop"})
+
+
+def test_what_no_utf8_can_hold_arrives_with_question_marks(channel: Channel) -> None:
+    worker = connected(channel)
+    worker.say(kind="failed", text="no file a\udcff", step=1)
+    heard = poll_until(channel, lambda found: any(message["kind"] == "failed" for _, message in found))
+    assert [message["text"] for _, message in heard if message["kind"] == "failed"] == ["no file a?"]
+
+
 def test_a_proof_cannot_be_used_again(channel: Channel) -> None:
     """What was said once does not fit another connection's number."""
     old = {"kind": "hello", "rank": 1, "generation": 3, "pid": os.getpid(), "nonce": "n"}
@@ -192,8 +237,9 @@ def test_a_proof_cannot_be_used_again(channel: Channel) -> None:
 class _Fake:
     nonce = "this connection's"
 
-    def send(self, message: dict[str, Any]) -> bool:
-        raise AssertionError(message)
+    def say(self, message: dict[str, Any]) -> bool:
+        assert [*message] == ["refused"]
+        return True
 
 
 def test_something_else_at_the_supervisors_address() -> None:
@@ -214,6 +260,24 @@ def test_something_else_at_the_supervisors_address() -> None:
         thread.join()
     with pytest.raises(ClusterError, match=rf"cannot reach its supervisor at REPLICANT_SUPERVISOR={address}: .* still running\?"):
         Heartbeat(address, "key", 0, 0)
+
+
+@pytest.mark.parametrize("says", [b'{"nonce": "\\ud800"}\n', b'{"nonce": "1"}\n{"proof": "\\ud800"}\n'])
+def test_a_stranger_at_the_supervisors_address_with_half_a_character(says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(says)
+                connection.recv(4096)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ClusterError, match=f"What listens at REPLICANT_SUPERVISOR={address} does not answer like a supervisor"):
+            Heartbeat(address, "key", 0, 0)
+        thread.join()
 
 
 def test_nothing_happens_in_processes_that_were_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:

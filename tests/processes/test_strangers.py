@@ -1,5 +1,6 @@
 """Strangers on this machine: docs/security.md names every port that a job opens, and nothing that is sent there does harm."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,13 +29,15 @@ sys.path.insert(0, str(HERE))  # test folders are no packages
 
 from _group import clean_environment, free_port  # noqa: E402
 from _sockets import family, listeners  # noqa: E402
-from _strangers import harass, message  # noqa: E402
+from _strangers import flood, harass, message, resident, scribble  # noqa: E402
 
 pytestmark = pytest.mark.long
 
 PAGE = HERE.parents[1] / "docs" / "security.md"
 SECONDS = 240.0
-MESSAGES = 10_000
+MESSAGES = 20_000  # of strangers, to each listener
+GLOO_MESSAGES = 2000  # to each port of gloo's, which keeps descriptors of connections that were reset, and aborts without one
+MEMORY = 50.0  # MB that a process may need more after them
 TRAINING, SERVERS = [str(HERE / "_waiting_training.py")], [str(HERE / "_waiting_servers.py")]
 LAUNCH = [sys.executable, "-m", "replicant", "launch", "--workers", "2"]
 
@@ -74,6 +78,15 @@ class Job:
         totals = [path.read_text() for path in self.folder.glob("total-*")]
         assert totals == ["1128.0"] * self.waiting
 
+    @contextlib.contextmanager
+    def memory_stays(self) -> Iterator[None]:
+        """No process that listens needs much more memory after what happens meanwhile."""
+        before = {pid: resident(pid) for pid in self.found()}
+        yield
+        more = {pid: (_command(pid).split("\0")[2], round(resident(pid) - size, 1)) for pid, size in before.items()}
+        print(f"memory in MB: {[*more.values()]}")
+        assert max(each for _, each in more.values()) < MEMORY, more
+
     def said(self) -> str:
         return (self.folder / "output").read_text(errors="replace")[-4000:]
 
@@ -100,25 +113,57 @@ def rows(job: str) -> Counter[tuple[str, str]]:
     return Counter((each[1], re.search(r"`([^`]+)`", each[3])[1]) for each in cells[2:] if each[0] == job and each[2] != "nothing")
 
 
-@pytest.mark.cases("all or none-2")
+def greets(port: int) -> bool:
+    """Whether whoever listens at a port speaks first, and says a number that it has drawn."""
+    with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+        try:
+            return b'"nonce": "' in connection.recv(4096)
+        except TimeoutError:
+            return False
+
+
+def attack(job: Job, seed: int, ports: list[int], gloo: Sequence[int] = ()) -> None:
+    """What strangers can do at these ports, to one after the other, and less of it at those of gloo."""
+    with job.memory_stays():
+        for number, port in enumerate([*ports, *gloo]):
+            began = time.monotonic()
+            count = GLOO_MESSAGES if port in gloo else MESSAGES
+            try:
+                harass(port, count, seed + number)
+                if port not in gloo:
+                    flood(port)
+            except AssertionError as error:
+                raise AssertionError(f"{error}; {job.found()}:\n{job.said()}") from error
+            print(f"port {port}: {count} messages, {time.monotonic() - began:.1f} s")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [2], indirect=True)
 @pytest.mark.parametrize("elastic", [[], ["--elastic", "1:2"]], ids=["all or none", "elastic"])
-def test_a_launched_job(job: Job, elastic: list[str]) -> None:
-    job.start([*LAUNCH, *elastic, *TRAINING, str(job.folder)])
+def test_a_launched_job(job: Job, elastic: list[str], chaos) -> None:
+    """The supervisor, JAX's coordination service and its store, the status page and gloo."""
+    page = free_port()
+    job.start([*LAUNCH, "--status-port", str(page), *elastic, *TRAINING, str(job.folder)])
     job.wait_in_the_middle()
     launcher, found = job.processes[0].pid, job.found()
     seen = Counter(("launcher" if pid == launcher else "each worker", host) for pid, places in found.items() for host, _ in places)
     seen["each worker", "127.0.0.1"] //= 2
-    assert seen == rows("`replicant launch --elastic`" if elastic else "`replicant launch`")
-    for places in found.values():
-        for _, port in places:
-            harass(port, MESSAGES, port)
+    assert seen == rows("`replicant launch --elastic`" if elastic else "`replicant launch`") + rows(
+        "`replicant launch --status-port`"
+    )
+    gloo = [port for pid, places in found.items() for _, port in places if pid != launcher]
+    attack(job, chaos.seed, [port for _, port in found[launcher]], gloo)
+    (service,) = [port for _, port in found[launcher] if port != page and not greets(port)]
+    with job.memory_stays():
+        scribble(service, MESSAGES, chaos.seed)
+    with urllib.request.urlopen(f"http://127.0.0.1:{page}/status.json", timeout=SECONDS) as answer:
+        assert len(json.load(answer)["workers"]) == 2
     job.end_well()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", [2], indirect=True)
-def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
+def test_a_job_of_workers_that_were_told_of_each_other(job: Job, chaos) -> None:
     """The roll call is harassed while process 0 waits for the other worker, and everything else once they have met."""
     port = free_port()
     cluster = {"worker": [f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"]}
@@ -130,7 +175,7 @@ def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
     begin(0)
     job.wait_until(job.found)
     assert list(job.found().values()) == [[("127.0.0.1", port)]]
-    harass(port, MESSAGES, 0)
+    attack(job, chaos.seed, [port])
     begin(1)
     job.wait_in_the_middle()
     found, first = job.found(), job.processes[0].pid
@@ -138,9 +183,31 @@ def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
     seen["each worker", "127.0.0.1"] //= 2
     assert seen == rows("workers that find each other")
     assert ("127.0.0.1", port) in found[first]
-    for places in found.values():
-        for _, number in places:
-            harass(number, MESSAGES, number)
+    attack(job, chaos.seed, [port], [number for places in found.values() for _, number in places if number != port])
+    with job.memory_stays():
+        scribble(port, MESSAGES, chaos.seed)
+    job.end_well()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_a_job_of_nodes(job: Job, chaos) -> None:
+    """The lobby is harassed while node 0 waits for the other node, and once more when all are there."""
+    port = free_port()
+
+    def begin(node: int) -> None:
+        where = ["--nodes", "2", "--node-rank", str(node), "--address", f"127.0.0.1:{port}", "--workers", "1"]
+        job.start([*LAUNCH[:4], *where, *TRAINING, str(job.folder)], REPLICANT_JOB_KEY="k" * 32)
+
+    begin(0)
+    job.wait_until(lambda: ("127.0.0.1", port) in [place for places in job.found().values() for place in places])
+    attack(job, chaos.seed, [port])
+    begin(1)
+    job.wait_in_the_middle()
+    first = job.processes[0].pid
+    places = job.found()[first]
+    assert {("node 0", host) for host, _ in places} == {row for row in rows("`replicant launch --node-rank`") if row[0] == "node 0"}
+    attack(job, chaos.seed, [number for _, number in places])
     job.end_well()
 
 
@@ -251,7 +318,7 @@ def test_a_supervisor_hears_nobody_else_and_a_worker_gets_in_meanwhile() -> None
             is_over.set()
             threads[0].join()
         assert {rank for rank, _ in heard} == {1}
-        assert len(channel._connections) == 1, "nobody else is left"
+        assert len(channel._door._connections) == 1, "nobody else is left"
 
 
 @pytest.mark.parametrize("first", [b"", b'{"nonce": "1"}\n'], ids=["before the greeting", "after it"])

@@ -191,6 +191,26 @@ def test_the_next_worker_looks_while_nothing_is_heard_of_the_chief():
     assert silent.silent == {}
 
 
+def test_what_is_repeated_is_no_sign_of_life_and_no_news():
+    """Somebody else can write what a worker has sealed once more, but cannot count on."""
+    lookout = Lookout(0, 2, 10.0, now=0.0)
+    for second in range(1, 12):
+        news = lookout.look({0: f"{second} 0 0", 1: ("1 0 0", "2 0 0")[second % 2]}, (), (), False, float(second))
+    assert news.silent == {}
+    assert lookout.look({1: "1 0 0"}, (), (), False, 12.0).silent == {1: 11.0}
+    told, old = News(0, 2, {}).text(), News(0, 1, {2: 99.0}, [2], True).text()
+    other = Lookout(2, 3, 10.0, now=0.0)
+    other.hear(old)
+    assert other.news.leave
+    other.hear(told)
+    for _ in range(3):
+        other.hear(old)
+        assert other.news == News(0, 2, {}, [])
+    for _ in range(3):
+        other.hear(old)
+    assert other.looks, "nothing new is heard of the chief"
+
+
 def test_what_the_looking_worker_finds():
     lookout = Lookout(0, 4, 10.0, now=0.0)
     assert lookout.look({0: "1", 1: "1", 2: "1", 3: "1"}, (), (), False, 1.0).silent == {}

@@ -161,7 +161,7 @@ def told(port, line):
     with listening(port) as stranger:
         stranger.sendall(line)
         with stranger.makefile("rb") as lines:
-            assert json.loads(lines.readline())["magic"] == "replicant-roll-call-2"
+            assert json.loads(lines.readline())["magic"] == "replicant-roll-call-3"
             try:
                 return lines.read()
             except ConnectionResetError:  # not all was read that it said
@@ -169,7 +169,7 @@ def told(port, line):
 
 
 CLAIM = {
-    "magic": "replicant-roll-call-2",
+    "magic": "replicant-roll-call-3",
     "process_id": 1,
     "num_processes": 2,
     "who": "somebody",
@@ -185,7 +185,7 @@ HOSTILE = {
     "a long line": b" " * 1025 + b"\n",
     "no UTF-8": b'{"magic": "\xff"}\n',
     "a NUL": b"\0\n",
-    "thousands of digits": b'{"magic": "replicant-roll-call-2", "process_id": ' + b"9" * 900 + b"}\n",
+    "thousands of digits": b'{"magic": "replicant-roll-call-3", "process_id": ' + b"9" * 900 + b"}\n",
     "two lines": json.dumps(CLAIM).encode() + b"\n{}\n",
     **{
         f"{name}: {value}": json.dumps(CLAIM | {name: value}).encode() + b"\n"
@@ -206,6 +206,9 @@ HOSTILE = {
             ("job", "a"),
             ("job", {"told": [], "found": "", "script": ""}),
             ("magic", {}),
+            ("who", "\ud800"),
+            ("nonce", "\ud800"),
+            ("proof", "\udfff"),
         ]
     },
     **{f"no {name}": json.dumps({k: v for k, v in CLAIM.items() if k != name}).encode() + b"\n" for name in CLAIM},
@@ -445,7 +448,7 @@ def test_an_answer_without_the_key_is_not_believed():
         def serve():
             connection, _ = other.accept()
             with connection:
-                connection.sendall(b'{"magic": "replicant-roll-call-2", "nonce": "1"}\n')
+                connection.sendall(b'{"magic": "replicant-roll-call-3", "nonce": "1"}\n')
                 connection.recv(2000)
                 connection.sendall(b'{"who": ["a", "b"], "seal": "s", "proof": "guessed"}\n')
 

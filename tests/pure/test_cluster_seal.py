@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from replicant.cluster import _world
+from replicant.cluster import _seal, _world
 from replicant.cluster._membership import Membership
 from replicant.cluster._world import World
 
@@ -59,6 +59,30 @@ def test_a_seal_of_another_place_or_job_does_not_count(pair, caplog):
     other = World(pair[1].store, pair[1].membership, [], secret="other")
     other.report_failure("boom")
     assert pair[0]._fates()["failed"] == {}
+
+
+def test_a_watch_that_ends_for_any_reason_ends_its_worker(pair, monkeypatch):
+    monkeypatch.setattr(_world, "_BEAT_SECONDS", 0.01)
+    left, told = threading.Event(), []
+    pair[0].store.list = lambda prefix: {}[prefix]
+    pair[0].begin_watch(lambda text: (told.append(text), left.set()))
+    assert left.wait(10.0)
+    pair[0].end_watch()
+    (text,) = told
+    assert text.startswith(
+        "Worker 0 of 2 ends because its thread that watches the others has failed. This is an error of Replicant's.\nTraceback"
+    )
+    assert text.endswith("KeyError: 'replicant/0/beat/'")
+
+
+@pytest.mark.parametrize("text", ["", "\ud800", "é" * 40, "\udcff" * 40, "0" * 31, "0" * 32, "\0" * 40])
+def test_what_is_no_seal(text):
+    assert _seal.open_("s", "beat/1", text) is None
+
+
+def test_seals_of_an_earlier_run_with_the_same_key_do_not_count():
+    old, new = (_seal.of_key("k" * 32, run) for run in ("1", "2"))
+    assert _seal.open_(new, "fate/failed/1", _seal.close(old, "fate/failed/1", "boom")) is None
 
 
 def test_forged_heartbeats_and_news_neither_end_a_worker_nor_its_watch(pair, monkeypatch, caplog):

@@ -103,6 +103,11 @@ def test_slurm_addresses_jobs_and_overrides():
         (TWO_NODES + "SLURM_PROCID=x", "SLURM_PROCID='x' is not a whole number from 0"),
         (TWO_NODES + "SLURM_PROCID=-1", "SLURM_PROCID='-1' is not a whole number from 0"),
         (TWO_NODES + "SLURM_PROCID=4", "Slurm: SLURM_PROCID=4 is outside SLURM_STEP_NUM_TASKS=4: it must be from 0 to 3"),
+        (
+            STEP + "SLURM_PROCID=0 SLURM_NTASKS=999999999",
+            "Slurm: SLURM_NTASKS=999999999; there can be at most 65536 processes",
+        ),
+        (STEP + f"SLURM_PROCID={'9' * 5000}", "SLURM_PROCID has 5000 digits; a number here has at most 18"),
         (STEP + "SLURM_PROCID=0 SLURM_NTASKS=0", "Slurm: SLURM_NTASKS=0; there must be at least one process"),
         (STEP + "SLURM_PROCID=0 SLURM_NTASKS=2", "SLURM_STEP_NODELIST or .* is not set, so the nodes of 2 tasks are not known"),
         (TWO_NODES + "SLURM_PROCID=0 SLURM_STEP_NODELIST=n[01", r"Host list 'n\[01', column 2: a bracket is not closed"),

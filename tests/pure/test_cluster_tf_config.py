@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -111,7 +112,7 @@ TWO = '{"cluster": {"worker": ["a:1", "b:1"]},\n "task": {"type": "worker", "ind
             "TF_CONFIG is not JSON: line 2, column 20, at '\"b:1\"]}}': Expecting ',' delimiter.",
         ),
         ('{"cluster":', "TF_CONFIG is not JSON: line 1, column 12, at its end: Expecting value."),
-        ("[" * 100_000, "TF_CONFIG is nested too deeply to be JSON that somebody wrote."),
+        ("[" * 100_000, "TF_CONFIG is nested more than 64 deep."),
         ('{"cluster": {},\n "cluster": {}}', "TF_CONFIG, line 2, column 2: the key 'cluster' is there twice."),
         ('["a:1"]', 'TF_CONFIG, line 1, column 1: it must be an object, {"cluster": {...}, "task": {...}}. Received: [\'a:1\'].'),
         (
@@ -158,11 +159,11 @@ TWO = '{"cluster": {"worker": ["a:1", "b:1"]},\n "task": {"type": "worker", "ind
         ),
         (
             TWO.replace("0}", '"x"}'),
-            "TF_CONFIG, line 2, column 38 (task.index): a task's index is a whole number from 0. Received: 'x'.",
+            "TF_CONFIG, line 2, column 38 (task.index): a task's index is a whole number from 0 to 65535. Received: 'x'.",
         ),
-        (TWO.replace("0}", "1.0}"), "(task.index): a task's index is a whole number from 0. Received: 1.0."),
-        (TWO.replace("0}", "-1}"), "(task.index): a task's index is a whole number from 0. Received: -1."),
-        (TWO.replace("0}", "true}"), "(task.index): a task's index is a whole number from 0. Received: True."),
+        (TWO.replace("0}", "1.0}"), "(task.index): a task's index is a whole number from 0 to 65535. Received: 1.0."),
+        (TWO.replace("0}", "-1}"), "(task.index): a task's index is a whole number from 0 to 65535. Received: -1."),
+        (TWO.replace("0}", "true}"), "(task.index): a task's index is a whole number from 0 to 65535. Received: True."),
         (
             TWO.replace('"type": "worker"', '"type": "chief"'),
             "TF_CONFIG, line 2, column 19 (task.type): task type 'chief' is not a job of",
@@ -191,6 +192,43 @@ def test_a_cluster_without_a_task():
         ClusterError, match=r'TF_CONFIG describes a cluster, but has no "task": add "task": \{"type": "worker", "index": 0\}'
     ):
         find({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 5000 + "]" * 5000, "TF_CONFIG is nested more than 64 deep."),
+        (" " * (8 << 20) + "{}", "TF_CONFIG is longer than 8388608 bytes."),
+        ('{"cluster": {"worker": ["\\ud800:1"]}}', r"TF_CONFIG has half of a character, \ud800, which no UTF-8 can hold."),
+        (
+            '{"cluster": {"worker": {"65536": "a:1"}}}',
+            (
+                "TF_CONFIG, line 1, column 34 (cluster.worker.65536): '65536' is not the index of a task of job 'worker': "
+                "indices are whole numbers from 0 to 65535."
+            ),
+        ),
+        (
+            f'{{"cluster": {{"worker": {{"{"9" * 5000}": "a:1"}}}}}}',
+            f"{'9' * 5000}' is not the index of a task of job 'worker': indices are whole numbers from 0 to 65535.",
+        ),
+    ],
+    ids=["deep", "long", "half a character", "a great index", "many digits"],
+)
+def test_what_nobody_has_written_for_a_cluster(text, message):
+    with pytest.raises(ClusterError) as raised:
+        TFConfigClusterResolver(environ={"TF_CONFIG": text})
+    assert str(raised.value).endswith(message)
+
+
+def test_many_workers_take_no_time():
+    """Each look at the text or at all tasks for each task would take minutes."""
+    cluster = {"worker": [f"node{i}.example.org:2222" for i in range(20_000)]}
+    began = time.process_time()
+    resolver = TFConfigClusterResolver(
+        environ={"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 19_999}})}
+    )
+    assert repr(resolver.membership()) == "Membership(process 19999 of 20000, coordinator node0.example.org:2222)"
+    assert time.process_time() - began < 5.0
 
 
 def test_places_of_everything_in_a_json_text():

@@ -250,6 +250,27 @@ def test_a_node_0_that_drips_is_given_up(ends: Any, monkeypatch: pytest.MonkeyPa
     theirs.close()
 
 
+@pytest.mark.parametrize("says", [b'{"nonce": "\\ud800"}\n', b'{"nonce": "1"}\n{"proof": "\\ud800"}\n'])
+def test_a_node_0_with_half_a_character(ends: Any, says: bytes) -> None:
+    mine, theirs = ends
+    theirs.sendall(says)
+    with pytest.raises(ClusterError, match=r"what listens at a:1 does not answer like node 0 of `replicant launch`, but with b'"):
+        Joining(Settings(("x.py",)), 1, 2, ("a", 1), KEY)._shake_hands(mine)
+    mine.close()
+    theirs.close()
+
+
+def test_what_comes_signed_and_cannot_be_read_closes_the_wire(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), wire(ends[1], AGENT)
+    agent.send(kind="a", path="a\udcff")  # names of files that are no UTF-8 stay as they are
+    assert launcher.receive() == [{"kind": "a", "path": "a\udcff"}]
+    agent.send(kind="b", count=10**400)
+    assert launcher.receive() == []
+    assert (launcher.is_open, launcher.problem) == (False, "a line came that has a number of more than 40 digits")
+    for each in (launcher, agent):
+        each.close()
+
+
 def test_own_addresses() -> None:
     assert own_address("127.0.0.1", "it", "Do that.") == "127.0.0.1"
     with pytest.raises(ConfigurationError, match=r"it, but 192\.0\.2\.1 is no address of .* \(Cannot assign.*\)\. Do that\."):

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicant.cluster._heartbeat import WORKER, proof
+from replicant.cluster._handshake import proof
+from replicant.cluster._heartbeat import WORKER
 from replicant.launch._channel import Channel
 from replicant.launch._settings import Settings
 from replicant.launch._team import Team

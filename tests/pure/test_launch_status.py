@@ -283,6 +283,14 @@ def test_it_listens_on_loopback_only():
         ("", [], 400),
         ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", "X: " + "x" * 20_000], 400),
         ("GET / HTTP/1.1", ["Host: \xff"], 400),
+        ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", " .evil.example"], 400),  # folded over two lines
+        ("GET / HTTP/1.1", ["Host:", "\t127.0.0.1:{port}"], 400),
+        ("GET / HTTP/1.1", ["Host : 127.0.0.1:{port}"], 400),
+        ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", "X: 1\nHost: evil.example"], 400),
+        ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", "X: 1\rY: 2"], 400),
+        ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", "X: \0"], 400),
+        ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", "no header"], 400),
+        ("GET / HTTP/1.1", ["Host: 127.0.0.1:{port}", "Accept:", "X-Y:\ta b \t"], 200),
     ],
 )
 def test_what_is_answered(request_line, headers, status):

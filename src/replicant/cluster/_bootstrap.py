@@ -162,7 +162,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     else:
         job, key = job_of(membership, environ), job_key(environ)
         who = met = _rollcall.call_roll(membership, this_process(), fingerprint(), timeouts.start, job=job, key=key)
-        secret = _seal.of_key(key) or met.secret
+        secret = _seal.of_key(key, met.secret) or met.secret  # an earlier run may have had the same key
     jax_private = _private()
     if membership.process_id == 0 and not outside:
         _state["service"] = jax_private.service(membership, timeouts)
@@ -292,6 +292,11 @@ class _Private:
             self._state = distributed.global_state
             needed: Mapping[Any, tuple[str, ...]] = {
                 _jax: ("get_distributed_runtime_client", "get_distributed_runtime_service", "make_gloo_tcp_collectives"),
+                getattr(_jax, "DistributedRuntimeClient", None): (
+                    "key_value_set_bytes",
+                    "key_value_dir_get_bytes",
+                    "blocking_key_value_get_bytes",
+                ),
                 xla_bridge: ("backends_are_initialized",),
                 self._state: ("client", "service", "process_id", "num_processes", "coordinator_address"),
             }

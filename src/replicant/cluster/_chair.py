@@ -5,47 +5,35 @@ call goes on.
 """
 
 import collections
+import dataclasses
 import errno
-import json
-import secrets
-import selectors
 import socket
 import time
 import warnings
-from typing import Any, Self
+from typing import Self
 
 from ..errors import ClusterError, ReplicantError, WorkerMismatchError
 from . import _seal
 from ._addresses import split_address
-from ._claims import MAGIC, Claim, Met, is_proved, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
-from ._door import Door
+from ._claims import MAGIC, Claim, Met, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
+from ._door import Connection, Door, Message
+from ._handshake import is_proved, nonce_of
 from ._job import JOB_ID, JOB_KEY
-from ._lines import MAX_STRANGERS_LINE, parse_message
 
 _SLICE_SECONDS = 0.5  # the longest single wait
 _TELL_SECONDS = 5.0  # to send the answer to all workers
 _TURNED_AWAY = 5  # rejected claims that are kept for the error message
 
 
-class _Guest:
-    """A connection, and what was received over it."""
+@dataclasses.dataclass(frozen=True)
+class _Seat:
+    """Who has taken a place."""
 
-    def __init__(self, connection: socket.socket):
-        self.connection = connection
-        self.nonce = secrets.token_hex(16)
-        self.theirs = ""  # the random number of the other end
-        self.received = b""
-        self.claim: Claim | None = None
+    claim: Claim
+    theirs: str  # the random number of the other end
 
-    def say(self, answer: dict[str, Any], seconds: float = 0.0) -> bool:
-        """Send a line. Returns whether it could be sent."""
-        try:
-            self.connection.settimeout(seconds)
-            self.connection.sendall(json.dumps(answer).encode() + b"\n")
-            self.connection.setblocking(False)
-        except OSError:
-            return False
-        return True
+
+_Guest = Connection[_Seat]
 
 
 class Chair:
@@ -62,21 +50,16 @@ class Chair:
 
     def __init__(self, address: str, own: Claim, key: str = ""):
         self._own, self._key = own, key
-        self._guests: dict[socket.socket, _Guest] = {}
         self._members: dict[int, _Guest] = {}  # by process id, without this process
         self._turned_away: collections.deque[str] = collections.deque(maxlen=_TURNED_AWAY)
         self._problem: ReplicantError | None = None
-        self._selector = selectors.DefaultSelector()
-        self._door = Door(_listen(address), self._selector, self._show_out)
+        self._door: Door[_Seat] = Door(_listen(address), {"magic": MAGIC})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._door.close()
-        for connection in list(self._guests):
-            self._show_out(connection)
-        self._selector.close()
 
     def preside(self, timeout_seconds: float) -> Met:
         """Wait until all workers are there, and tell each of them the result.
@@ -104,43 +87,15 @@ class Chair:
         return Met(who, secret)
 
     def _claims(self) -> list[Claim]:
-        return [self._own, *(guest.claim for guest in self._members.values() if guest.claim is not None)]
+        return [self._own, *(guest.who.claim for guest in self._members.values() if guest.who is not None)]
 
     def _hear_all(self, seconds: float) -> None:
         """Wait until a connection or a message arrives, and handle it."""
-        for key, _ in self._selector.select(seconds):
-            if self._door.is_at(key.fileobj):
-                self._greet()
-                continue
-            guest = self._guests.get(key.fileobj)  # type: ignore[call-overload]  # a socket
-            if guest is not None and not self._hear(guest):
-                self._show_out(guest.connection)
-        self._door.tidy()
+        for guest, said in self._door.poll(seconds):
+            if guest.who is not None or said is None or not self._judge(guest, said):  # a worker says nothing after its claim
+                self._show_out(guest)
 
-    def _greet(self) -> None:
-        for connection in self._door.let_in():
-            guest = self._guests[connection] = _Guest(connection)
-            self._selector.register(connection, selectors.EVENT_READ)
-            if not guest.say({"magic": MAGIC, "nonce": guest.nonce}):
-                self._show_out(connection)
-
-    def _hear(self, guest: _Guest) -> bool:
-        """Read what has arrived. Returns False if the connection must be closed."""
-        try:
-            data = guest.connection.recv(MAX_STRANGERS_LINE + 1)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        if not data or guest.claim is not None:  # it has left, or it says more than a worker would
-            return False
-        guest.received += data
-        line, end, more = guest.received.partition(b"\n")
-        if more or len(line) > MAX_STRANGERS_LINE:
-            return False
-        return not end or self._judge(guest, parse_message(line) or {})
-
-    def _judge(self, guest: _Guest, said: dict[str, Any]) -> bool:
+    def _judge(self, guest: _Guest, said: Message) -> bool:
         """Whether a message is a claim of this job, as far as process 0 can tell. If it is not, the sender is told why."""
         claim = Claim.parse(said)
         if claim is None:
@@ -150,40 +105,41 @@ class Chair:
                     {"error": "Process 0 runs another version of Replicant: install the same on all workers.", "mismatch": True}
                 )
             return False
-        guest.theirs = str(said.get("nonce"))
-        refusal = self._refusal(guest, claim, said.get("proof"))
+        seat = _Seat(claim, nonce_of(said))
+        refusal = self._refusal(guest, seat, said)
         if refusal is None:
-            refusal = self._seat(guest, claim)
+            refusal = self._admit(guest, seat)
         if refusal is not None:
             self._turn_away(guest, claim, refusal)
         return refusal is None
 
-    def _refusal(self, guest: _Guest, claim: Claim, said: object) -> str | None:
+    def _refusal(self, guest: _Guest, seat: _Seat, said: Message) -> str | None:
         """Why the sender of a claim is certainly not a worker of this job, or None."""
+        claim, has_proof = seat.claim, said.get("proof") is not None
         if self._key:
-            if said is None:
+            if not has_proof:
                 return f"process 0 has a {JOB_KEY} and this worker has none: give all workers the same one"
-            if not is_proved(said, proof_of_claim(self._key, claim, guest.nonce, guest.theirs)):
+            if not is_proved(said, proof_of_claim(self._key, claim, guest.nonce, seat.theirs)):
                 return f"this worker's {JOB_KEY} differs from that of process 0"
-        elif said is not None:
+        elif has_proof:
             return f"this worker has a {JOB_KEY} and process 0 has none: give all workers the same one"
         if self._own.job.is_other(claim.job):
             return f"this worker's job is {claim.job}, process 0's is {self._own.job}"
         return None
 
-    def _seat(self, guest: _Guest, claim: Claim) -> str | None:
+    def _admit(self, guest: _Guest, seat: _Seat) -> str | None:
         """Accept a claim, or say why not. If claims contradict each other, the one that runs another script than process 0 goes."""
-        rival = self._members.get(claim.process_id)
-        rivals = [self._own] if claim.process_id == 0 else [rival.claim] if rival is not None and rival.claim is not None else []
-        contradicts = bool(rivals) or claim.num_processes != self._own.num_processes or claim.facts != self._own.facts
+        claim, rival = seat.claim, self._members.get(seat.claim.process_id)
+        differs = claim.num_processes != self._own.num_processes or claim.facts != self._own.facts
+        contradicts = differs or rival is not None or claim.process_id == 0
         if contradicts and self._is_foreign(claim):
             return f"{self._scripts(claim)}, and {problem_of([*self._claims(), claim])}"
-        guest.claim = claim
-        self._door.admit(guest.connection)
-        if rival is not None and rival.claim is not None and self._is_foreign(rival.claim):
-            self._turn_away(rival, rival.claim, f"{self._scripts(rival.claim)}, and another worker has its process id")
-            self._show_out(rival.connection)
-            contradicts = claim.num_processes != self._own.num_processes or claim.facts != self._own.facts
+        self._door.admit(guest, seat)
+        if rival is not None and rival.who is not None and self._is_foreign(rival.who.claim):
+            theirs = rival.who.claim
+            self._turn_away(rival, theirs, f"{self._scripts(theirs)}, and another worker has its process id")
+            self._show_out(rival)
+            contradicts = differs
         if contradicts:
             self._problem = problem_of([*self._claims(), claim])
         self._members.setdefault(claim.process_id, guest)
@@ -204,21 +160,17 @@ class Chair:
             }
         )
 
-    def _show_out(self, connection: socket.socket) -> None:
-        guest = self._guests.pop(connection, None)
-        if guest is not None:
-            self._selector.unregister(connection)
-            if guest.claim is not None and self._members.get(guest.claim.process_id) is guest:
-                del self._members[guest.claim.process_id]
-        self._door.forget(connection)
-        connection.close()
+    def _show_out(self, guest: _Guest) -> None:
+        if guest.who is not None and self._members.get(guest.who.claim.process_id) is guest:
+            del self._members[guest.who.claim.process_id]
+        self._door.drop(guest)
 
-    def _tell_all(self, answer: dict[str, Any]) -> None:
+    def _tell_all(self, answer: Message) -> None:
         until = time.monotonic() + _TELL_SECONDS
-        for guest in [guest for guest in self._guests.values() if guest.claim is not None]:
+        for guest, seat in self._door.known():
             said = dict(answer)
             if self._key:
-                said["proof"] = proof_of_answer(self._key, answer, guest.nonce, guest.theirs)
+                said["proof"] = proof_of_answer(self._key, answer, guest.nonce, seat.theirs)
             guest.say(said, max(0.1, until - time.monotonic()))  # if it has left, the others still get the answer
 
     def _missing(self, timeout_seconds: float) -> ClusterError:

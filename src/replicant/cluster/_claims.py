@@ -1,17 +1,16 @@
 """What each worker says about itself at the roll call, and whether these claims fit together."""
 
+import collections
 import dataclasses
-import hashlib
-import hmac
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeGuard
 
 from ..errors import ClusterError, ReplicantError, WorkerMismatchError
+from ._handshake import proof
 from ._job import JobName, shortened
-from ._lines import MAX_STRANGERS_LINE
+from ._lines import MAX_STRANGERS_LINE, line_of
 
-MAGIC = "replicant-roll-call-2"
+MAGIC = "replicant-roll-call-3"
 _MAX_PROCESSES = 1 << 20
 
 
@@ -89,7 +88,7 @@ class Claim:
         said = self.as_dict()
         if key:
             said |= {"nonce": mine, "proof": proof_of_claim(key, self, theirs, mine)}
-        line = json.dumps(said, ensure_ascii=False).encode(errors="replace") + b"\n"
+        line = line_of(said)
         if len(line) > MAX_STRANGERS_LINE:
             raise ClusterError(
                 f"This worker's claim has {len(line)} bytes, but process 0 reads at most {MAX_STRANGERS_LINE}: {said}. "
@@ -104,21 +103,12 @@ def _is_texts(value: Any) -> TypeGuard[dict[str, str]]:
 
 def proof_of_claim(key: str, claim: Claim, theirs: str, mine: str) -> str:
     """A proof that only a worker with the key can give, and that is valid only on this connection."""
-    return _proof(key, "claim", theirs, mine, claim.as_dict())
+    return proof(key, "claim", theirs, mine, claim.as_dict())
 
 
 def proof_of_answer(key: str, who: Any, theirs: str, mine: str) -> str:
     """A proof that only a process 0 with the key can give, and that is valid only on this connection."""
-    return _proof(key, "answer", theirs, mine, who)
-
-
-def _proof(key: str, side: str, theirs: str, mine: str, what: Any) -> str:
-    return hmac.new(key.encode(), json.dumps([side, theirs, mine, what], sort_keys=True).encode(), hashlib.sha256).hexdigest()
-
-
-def is_proved(said: object, expected: str) -> bool:
-    """Whether a proof is the expected one. The time that this takes does not reveal how much of it was right."""
-    return hmac.compare_digest(str(said).encode(errors="replace"), expected.encode())
+    return proof(key, "answer", theirs, mine, who)
 
 
 def table_of(title: str, rows: Mapping[str, str]) -> str:
@@ -152,7 +142,7 @@ def problem_of(claims: list[Claim]) -> ReplicantError | None:
         return ClusterError(table_of(f"The workers disagree on how many of them there are: {counts}.", rows_of(claims)))
     ids = [claim.process_id for claim in claims]
     if len(set(ids)) < len(ids):
-        twice = min(i for i in ids if ids.count(i) > 1)
+        twice = min(number for number, times in collections.Counter(ids).items() if times > 1)
         return ClusterError(table_of(f"Two workers have the process id {twice}: each needs its own.", rows_of(claims)))
     names = sorted({name for claim in claims for name in claim.facts})
     differing = [name for name in names if len({claim.facts.get(name) for claim in claims}) > 1]

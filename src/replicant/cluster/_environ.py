@@ -5,12 +5,14 @@ from collections.abc import Mapping
 
 from ..errors import ClusterError
 from ._addresses import HIGHEST_PORT, join_address, split_address
+from ._spec import MOST_TASKS
 
 Environ = Mapping[str, str]
 
 # Above the ports that Linux assigns by itself (32768 to 60999), with room for one port per process after each.
 _FIRST_PORT = 61440
 _PORT_CHOICES = 3840
+_MOST_DIGITS = 18
 
 
 def first(environ: Environ, *names: str) -> tuple[str, str] | None:
@@ -22,7 +24,7 @@ def number(environ: Environ, *names: str) -> int | None:
     """The whole number in the first variable that is set, or None if none of them is set.
 
     Raises:
-        ClusterError: If the variable contains anything but digits.
+        ClusterError: If the variable contains anything but digits, or too many.
 
     >>> number({"RANK": "3"}, "RANK"), number({}, "RANK")
     (3, None)
@@ -33,6 +35,8 @@ def number(environ: Environ, *names: str) -> int | None:
     name, value = found
     if not (value.isascii() and value.isdigit()):
         raise ClusterError(f"{name}={value!r} is not a whole number from 0.")
+    if len(value) > _MOST_DIGITS:
+        raise ClusterError(f"{name} has {len(value)} digits; a number here has at most {_MOST_DIGITS}.")
     return int(value)
 
 
@@ -58,10 +62,12 @@ def check_rank(source: str, name: str, rank: int, count_name: str, count: int) -
     """Check that a rank is below the number of processes.
 
     Raises:
-        ClusterError: If it is not, or if there are no processes.
+        ClusterError: If it is not, or if there are no processes or more than 65,536.
     """
     if count < 1:
         raise ClusterError(f"{source}: {count_name}={count}; there must be at least one process.")
+    if count > MOST_TASKS:
+        raise ClusterError(f"{source}: {count_name}={count}; there can be at most {MOST_TASKS} processes.")
     if rank >= count:
         raise ClusterError(f"{source}: {name}={rank} is outside {count_name}={count}: it must be from 0 to {count - 1}.")
 

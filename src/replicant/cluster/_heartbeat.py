@@ -7,12 +7,8 @@ happens.
 
 import atexit
 import errno
-import hashlib
-import hmac
-import json
 import math
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -23,7 +19,8 @@ from typing import Any
 from ..errors import ClusterError, WorkerLostError, WorkersChangedError
 from ._addresses import is_loopback, split_address
 from ._environ import Environ, number
-from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
+from ._handshake import draw_nonce, is_proved, nonce_of, proof
+from ._lines import MAX_LINE, MAX_STRANGERS_LINE, line_of, parse_message
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
 JOIN = "REPLICANT_JOIN"  # set for a worker that joins a running job
@@ -34,16 +31,7 @@ _LONGEST_INTERVAL = 60.0
 _SHARE = 0.9  # of the supervisor's patience: a worker that is cut off ends before the supervisor lets the others go on without it
 _CUT = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}  # how Linux says that nothing was acknowledged
 
-WORKER, SUPERVISOR = "worker", "supervisor"  # part of each proof, so that one side's proof cannot be sent back as the other's
-
-
-def proof(key: str, side: str, first: str, second: str) -> str:
-    """A proof that its sender knows the key, over two random numbers, one from each side.
-
-    >>> proof("key", WORKER, "1", "2") == proof("key", SUPERVISOR, "1", "2")
-    False
-    """
-    return hmac.new(key.encode(), f"{side}:{first}:{second}".encode(), hashlib.sha256).hexdigest()
+WORKER, SUPERVISOR = "worker", "supervisor"  # the sides of a proof
 
 
 class Heartbeat:
@@ -88,7 +76,7 @@ class Heartbeat:
 
     def say(self, **message: Any) -> None:
         """Send a message now, from any thread. Nothing happens once the supervisor is gone."""
-        line = json.dumps(message).encode()[: MAX_LINE - 1] + b"\n"
+        line = line_of(message)
         try:
             with self._lock:
                 self._socket.sendall(line)
@@ -194,8 +182,7 @@ class Heartbeat:
             ClusterError: If the other end turns this worker away, or is not its supervisor.
             ConnectionError: If the other end is gone.
         """
-        nonce = self._hear_first(connection, address, deadline).get("nonce")
-        theirs, mine = str(nonce), secrets.token_hex(16)
+        theirs, mine = nonce_of(self._hear_first(connection, address, deadline)), draw_nonce()
         hello = {
             "kind": "hello",
             "rank": self.rank,
@@ -204,11 +191,11 @@ class Heartbeat:
             "host": socket.gethostname()[:255],
         }
         hello |= {"nonce": mine, "proof": proof(key, WORKER, theirs, mine)}
-        connection.sendall(json.dumps(hello).encode() + b"\n")
+        connection.sendall(line_of(hello))
         answer = self._hear_first(connection, address, deadline)
         if "refused" in answer:
             raise ClusterError(f"The supervisor at {ADDRESS}={address} turned this worker away: {answer['refused']}.")
-        if not hmac.compare_digest(str(answer.get("proof")).encode(), proof(key, SUPERVISOR, mine, theirs).encode()):
+        if not is_proved(answer, proof(key, SUPERVISOR, mine, theirs)):
             raise ClusterError(f"What listens at {ADDRESS}={address} does not know the key of this job.")
         patience = answer.get("heartbeat")
         if isinstance(patience, int | float) and 0 < patience < math.inf:

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator
 
 from ..errors import ClusterError
+from ._spec import MOST_TASKS
 
-MAX_HOSTS = 65536  # so that a mistyped range does not fill the memory
+MAX_HOSTS = MOST_TASKS  # each has a task at least
 
 
 def expand_hosts(hostlist: str) -> list[str]:

@@ -2,17 +2,36 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .._untrusted_json import read_json
 from ..errors import ClusterError
 
 Path = tuple[str | int, ...]
 
+_MOST_BYTES = 1 << 23  # 65,536 tasks with names of 100 characters
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def load_with_places(text: str, name: str) -> tuple[Any, dict[Path, str]]:
+class Places(Mapping[Path, str]):
+    """The place of each value in a text, by its path of keys and indices. It is worked out when it is asked for."""
+
+    def __init__(self, text: str, offsets: dict[Path, int]):
+        self._text, self._offsets = text, offsets
+
+    def __getitem__(self, path: Path) -> str:
+        return _place(self._text, self._offsets[path])
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+
+def load_with_places(text: str, name: str) -> tuple[Any, Places]:
     """Parse a JSON text, and find the place of each value in it.
 
     Args:
@@ -20,26 +39,26 @@ def load_with_places(text: str, name: str) -> tuple[Any, dict[Path, str]]:
         name: The name of the text in error messages.
 
     Returns:
-        The value, and the place ``"line L, column C"`` of each value in it, by its path of keys and indices.
+        The value, and the place ``"line L, column C"`` of each value in it.
 
     Raises:
-        ClusterError: If the text is not JSON, or if an object in it has a key twice.
+        ClusterError: If the text is not JSON that somebody wrote by hand or for a cluster, or if an object in it has a key twice.
 
     >>> value, places = load_with_places('{"worker": ["a:1", "b:1"]}', "TF_CONFIG")
     >>> value, places[("worker", 1)]
     ({'worker': ['a:1', 'b:1']}, 'line 1, column 20')
     """
     try:
-        value = json.loads(text)
+        value = read_json(text, _MOST_BYTES)
     except json.JSONDecodeError as error:
         near = text[error.pos : error.pos + 20]
         at = f"at {near!r}" if near else "at its end"
         raise ClusterError(f"{name} is not JSON: line {error.lineno}, column {error.colno}, {at}: {error.msg}.") from error
-    except RecursionError as error:
-        raise ClusterError(f"{name} is nested too deeply to be JSON that somebody wrote.") from error
+    except ValueError as error:
+        raise ClusterError(f"{name} {error}.") from error
     offsets: dict[Path, int] = {}
     _walk(text, _skip(text, 0), (), offsets, name)
-    return value, {path: _place(text, offset) for path, offset in offsets.items()}
+    return value, Places(text, offsets)
 
 
 def _walk(text: str, at: int, path: Path, offsets: dict[Path, int], name: str) -> int:

@@ -56,30 +56,35 @@ class Lookout:
     def __init__(self, rank: int, num_workers: int, silence: float, now: float | None = None):
         self._rank, self._silence = rank, silence
         now = time.monotonic() if now is None else now
-        self._seen: dict[int, tuple[str, float]] = dict.fromkeys(range(num_workers), ("", now))
+        # The number of each worker's last heartbeat, and when it was seen.
+        self._seen: dict[int, tuple[int, float]] = dict.fromkeys(range(num_workers), (-1, now))
         self._number = 0
-        self._heard: str | None = None  # the news that was read last
+        self._heard: dict[int, int] = {}  # the number of the last news of each worker
         self._unchanged = 0  # how many times in a row it has been the same
         self.looks = rank == 0  # whether this worker watches, and tells the others
         self.news = News()
 
     def hear(self, text: str | None) -> None:
-        """Take in the latest news, or None if there is none so far."""
-        if text == self._heard:
+        """Take in the latest news, or None if there is none so far. What was news before is none, though somebody may repeat it."""
+        news = News() if text is None else News.parse(text)
+        if news.number <= self._heard.get(news.by, 0):
             self._unchanged += 1
             if self._unchanged >= _PATIENCE + self._rank // 2 and not self.looks:
                 self.looks = True
         else:
-            self._heard, self._unchanged = text, 0
-            news = News() if text is None else News.parse(text)
+            self._heard[news.by], self._unchanged = news.number, 0
             if news.by != self._rank and not (self.looks and news.by > self._rank):
                 self.looks, self.news = self._rank == 0, news
 
     def look(self, beats: Mapping[int, str], ended: Collection[int], failed: Collection[int], leave: bool, now: float) -> News:
-        """Make news from the last heartbeat of each worker, and from what is known about those that have ended or failed."""
+        """Make news from the last heartbeat of each worker, and from what is known about those that have ended or failed.
+
+        A heartbeat begins with its number. One that is not higher than before is no sign of life: somebody may repeat old ones.
+        """
         for rank, text in beats.items():
-            if rank in self._seen and self._seen[rank][0] != text:
-                self._seen[rank] = (text, now)
+            number = int(text.split()[0])
+            if rank in self._seen and number > self._seen[rank][0]:
+                self._seen[rank] = (number, now)
         silent = {
             rank: round(now - since, 1)
             for rank, (_, since) in self._seen.items()

@@ -1,5 +1,6 @@
 """Works out from a cluster's description which of the processes that train together this one is."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -94,7 +95,8 @@ def find_membership(
         return Membership(process_id=0, num_processes=1)
     members = training_tasks(spec)
     process_id = members.index((task_type, task_id))
-    addresses = [spec.job_tasks(job)[index] for job, index in members]
+    tasks = {job: spec.job_tasks(job) for job in spec.jobs}
+    addresses = [tasks[job][index] for job, index in members]
     if local is None and None not in addresses:
         local = _local_place([split_address(str(address), "address")[0] for address in addresses], process_id)
     if len(members) == 1:
@@ -137,8 +139,7 @@ def _jobs_problem(spec: ClusterSpec) -> Problem | None:
 def _addresses_problem(spec: ClusterSpec) -> Problem | None:
     seen: dict[str, str] = {}
     for job in spec.jobs:
-        for index in spec.task_indices(job):
-            address = spec.job_tasks(job)[index]
+        for index, address in enumerate(spec.job_tasks(job)):
             if address is None:
                 continue
             task = f"task {index} of job {job!r}"
@@ -191,7 +192,7 @@ def check_group(claims: Mapping[str, Membership]) -> None:
     >>> check_group({"node1": Membership(0, 2, "node1:1"), "node2": Membership(1, 2, "node1:1")})
     """
     ids = [claim.process_id for claim in claims.values()]
-    twice = sorted({process_id for process_id in ids if ids.count(process_id) > 1})
+    twice = sorted(process_id for process_id, times in collections.Counter(ids).items() if times > 1)
     counts = {claim.num_processes for claim in claims.values()}
     coordinators = {claim.coordinator_address for claim in claims.values()}
     if len(counts) > 1:

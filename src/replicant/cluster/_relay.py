@@ -112,11 +112,15 @@ class Relay:
     def _connect(self) -> socket.socket | None:
         """A connection to the service; None once the relay is over."""
         while not self._is_over:
-            with contextlib.suppress(OSError):  # not so far
+            end = None
+            try:
                 end = socket.create_connection(split_address(self._service, "coordinator address"), timeout=_CONNECT_SECONDS)
                 if end.getsockname() != end.getpeername():  # on loopback a socket can meet itself
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     return end
+            except OSError:  # nobody is there so far, or whoever was has gone at once
+                pass
+            if end is not None:
                 end.close()
             time.sleep(_PAUSE_SECONDS)
         return None

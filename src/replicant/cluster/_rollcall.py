@@ -7,7 +7,6 @@ one line of JSON. A worker sends one line and waits for one line. Then JAX start
 """
 
 import contextlib
-import secrets
 import socket
 import time
 from collections.abc import Mapping
@@ -16,7 +15,8 @@ from typing import Any
 from ..errors import ClusterError, UnreachableError, WorkerMismatchError
 from ._addresses import split_address
 from ._chair import Chair, NotHereError
-from ._claims import MAGIC, Claim, Met, is_proved, proof_of_answer
+from ._claims import MAGIC, Claim, Met, proof_of_answer
+from ._handshake import draw_nonce, is_proved, nonce_of
 from ._job import JOB_KEY, JobName
 from ._lines import parse_message
 from ._membership import Membership
@@ -111,14 +111,14 @@ class _Meeting:
             ClusterError, WorkerMismatchError, UnreachableError: As in `call_roll`.
             ConnectionError: If it is worth trying again.
         """
-        mine, theirs = secrets.token_hex(16), ""
+        mine, theirs = draw_nonce(), ""
         if not key:  # another program that listens there answers sooner if it is sent something
             self._connection.sendall(claim.line())
         greeting = self._next()
         if greeting.get("magic") != MAGIC:
             raise self._somebody_else()
         if key:
-            theirs = str(greeting.get("nonce"))
+            theirs = nonce_of(greeting)
             self._connection.sendall(claim.line(key, theirs, mine))
         answer = self._next()
         problem, who = answer.get("error"), answer.get("who")
@@ -129,7 +129,7 @@ class _Meeting:
         secret = answer.get("seal")
         if not isinstance(secret, str) or not secret:
             raise self._somebody_else()
-        if key and not is_proved(answer.get("proof"), proof_of_answer(key, {"who": who, "seal": secret}, theirs, mine)):
+        if key and not is_proved(answer, proof_of_answer(key, {"who": who, "seal": secret}, theirs, mine)):
             raise ClusterError(
                 f"Process 0 at {self._address} does not know this worker's {JOB_KEY}: give all workers the same one. If they have "
                 "the same one, something else answers at that address."
@@ -162,7 +162,7 @@ class _Meeting:
                 raise ConnectionError("the connection was closed without an answer")  # not ready yet, or interrupted: ask again
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
-        message = parse_message(line)
+        message = parse_message(line, _MAX_ANSWER)
         if message is None:
             raise self._somebody_else()
         return message

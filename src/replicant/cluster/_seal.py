@@ -16,9 +16,13 @@ def draw() -> str:
     return secrets.token_hex(16)
 
 
-def of_key(key: str) -> str:
-    """Return the secret that follows from a job's key, or NONE without one."""
-    return _code(key, "seal") if key else NONE
+def of_key(key: str, run: str = "") -> str:
+    """Return the secret that follows from a job's key and, if the key serves several runs, from what was drawn for this one.
+
+    >>> of_key("k", "1") == of_key("k", "2"), of_key("", "1") == NONE
+    (False, True)
+    """
+    return _code(key, f"seal{run}") if key else NONE
 
 
 def close(secret: str, key: str, text: str) -> str:
@@ -39,7 +43,8 @@ def open_(secret: str, key: str, sealed: str) -> str | None:
     if not secret:
         return sealed
     text = sealed[_LENGTH:]
-    return text if hmac.compare_digest(sealed[:_LENGTH].encode(), _code(secret, f"{key}:{text}").encode()) else None
+    said = sealed[:_LENGTH].encode(errors="surrogatepass")
+    return text if hmac.compare_digest(said, _code(secret, f"{key}:{text}").encode()) else None
 
 
 def _code(key: str, text: str) -> str:

@@ -5,10 +5,13 @@ that Replicant knows of may say that there are more processes, whether its varia
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
+from .._untrusted_json import read_json
 from ._environ import Environ, facts
+
+_MOST_BYTES = 1 << 23  # of a variable
+_LONGEST_NUMBER = 18  # digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +135,8 @@ def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[s
 def _exceeds(environ: Environ, name: str, most: int) -> bool:
     """Whether a variable has a number above `most`, or something else. A range, as in "1:4", counts with its end."""
     text = environ.get(name, "").strip().rpartition(":")[2].strip()
-    return bool(text) and not (text.isascii() and text.isdigit() and int(text) <= most)
+    is_number = text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
+    return bool(text) and not (is_number and int(text) <= most)
 
 
 def _in_json(environ: Environ) -> list[tuple[str, tuple[str, ...], str]]:
@@ -158,7 +162,7 @@ def _in_json(environ: Environ) -> list[tuple[str, tuple[str, ...], str]]:
 
 def _json(environ: Environ, name: str) -> object:
     try:
-        return json.loads(environ.get(name, ""))
+        return read_json(environ.get(name, ""), _MOST_BYTES)
     except ValueError:  # TF_CONFIG's own resolver reports it, and the other names may stand for something else
         return None
 

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 
 from ..errors import ArgumentTypeError, ClusterError
 
+MOST_TASKS = 65536  # so that a mistyped number does not fill the memory
+_LONGEST_INDEX = 100  # characters
+
 
 class Problem(NamedTuple):
     """What is wrong in a cluster's description, and where. The caller adds the source of the description."""
@@ -154,7 +157,10 @@ def _index_problem(job: str, tasks: Mapping[Any, Any]) -> Problem | None:
     for key in tasks:
         index = as_index(key)
         if index is None:
-            return Problem((job, key), f"{key!r} is not the index of a task of job {job!r}: indices are whole numbers from 0.")
+            return Problem(
+                (job, key),
+                f"{key!r} is not the index of a task of job {job!r}: indices are whole numbers from 0 to {MOST_TASKS - 1}.",
+            )
         if index in seen:
             return Problem((job, key), f"index {index} of job {job!r} is there twice, as {seen[index]!r} and {key!r}.")
         seen[index] = key
@@ -163,13 +169,9 @@ def _index_problem(job: str, tasks: Mapping[Any, Any]) -> Problem | None:
 
 def as_index(value: Any) -> int | None:
     """A task's index from a number or from digits (TF_CONFIG may contain both), or None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value if value >= 0 else None
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
-        return int(value)
-    return None
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < _LONGEST_INDEX:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_TASKS else None
 
 
 def _by_index(tasks: Any) -> dict[int, str | None]:

@@ -15,7 +15,8 @@ _LOOK_SECONDS = 0.5  # between two looks at whether the service has gone
 class JaxStore:
     """The key-value store of JAX's coordination service.
 
-    Only asking for one key has a deadline in JAX: where a link is cut, the other calls wait for as long as TCP tries.
+    Only asking for one key has a deadline in JAX: where a link is cut, the other calls wait for as long as TCP tries. Everything is
+    read as bytes, because others can write there, too, and JAX's calls for texts fail where there is one that is no UTF-8.
 
     Args:
         client: of JAX's, connected.
@@ -33,7 +34,7 @@ class JaxStore:
     def put(self, key: str, text: str, *, overwrite: bool = False) -> None:
         """Store a text."""
         with _translated():
-            self._patience.call(self._client.key_value_set, key, text, overwrite)
+            self._patience.call(self._client.key_value_set_bytes, key, text.encode(errors="surrogatepass"), overwrite)
 
     def get(self, key: str, timeout_seconds: float) -> str:
         """The text, as soon as it is there."""
@@ -44,7 +45,7 @@ class JaxStore:
             left = deadline - time.monotonic()
             try:
                 with _translated():
-                    return self._client.blocking_key_value_get(key, max(1, int(min(left, _LOOK_SECONDS) * 1000)))
+                    return _text(self._client.blocking_key_value_get_bytes(key, max(1, int(min(left, _LOOK_SECONDS) * 1000))))
             except TimeoutError:
                 if left <= _LOOK_SECONDS:
                     raise
@@ -52,7 +53,8 @@ class JaxStore:
     def list(self, prefix: str) -> dict[str, str]:
         """Everything whose key begins so."""
         with _translated():
-            return dict(self._patience.call(self._client.key_value_dir_get, prefix))
+            found = self._patience.call(self._client.key_value_dir_get_bytes, prefix)
+        return {key: _text(data) for key, data in found}
 
     def increment(self, key: str) -> int:
         """Count one more, at once for all who do; how many there are then."""
@@ -84,6 +86,14 @@ class _Closed:
         raise ConnectionAbortedError("this process has left the coordination service")
 
 
+def _text(data: bytes) -> str:
+    """The text that `put` has stored. What nobody of this job can have stored becomes another text, which no seal fits."""
+    try:
+        return data.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode(errors="replace")
+
+
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:
@@ -93,3 +103,5 @@ def _translated() -> Iterator[None]:
         if text.startswith(("DEADLINE_EXCEEDED", "NOT_FOUND")):
             raise TimeoutError(text) from None
         raise ConnectionError(text) from None
+    except UnicodeDecodeError as error:  # the service's message repeats what somebody else has stored
+        raise ConnectionError(f"the coordination service's answer is no text: {error.object[:200]!r}") from None

@@ -8,7 +8,7 @@ from ._environ import Environ, told_bind_address
 from ._json_places import Path, load_with_places
 from ._membership import find_problem
 from ._resolver import ClusterResolver
-from ._spec import ClusterSpec, Problem, as_index, structure_problem
+from ._spec import MOST_TASKS, ClusterSpec, Problem, as_index, structure_problem
 
 VARIABLE = "TF_CONFIG"
 
@@ -127,7 +127,7 @@ def _task_shape_problem(task_type: Any, task_id: Any) -> Problem | None:
     if task_type is not None and not isinstance(task_type, str):
         return Problem(("task", "type"), f"a task's type is a string, such as 'worker'. Received: {task_type!r}.")
     if task_id is not None and as_index(task_id) is None:
-        return Problem(("task", "index"), f"a task's index is a whole number from 0. Received: {task_id!r}.")
+        return Problem(("task", "index"), f"a task's index is a whole number from 0 to {MOST_TASKS - 1}. Received: {task_id!r}.")
     return None
 
 

@@ -13,6 +13,7 @@ import re
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -559,6 +560,16 @@ class World:
             self._watch.join(timeout=2 * _BEAT_SECONDS)
 
     def _run_watch(self, leave: Callable[[str], None]) -> None:
+        """Watch. If that fails, for whatever reason, this worker ends: it would not notice any more that another one is lost."""
+        try:
+            self._watch_all(leave)
+        except BaseException as error:  # noqa: BLE001 - it is told
+            leave(
+                f"Worker {self.process_id} of {self.num_processes} ends because its thread that watches the others has failed. "
+                f"This is an error of Replicant's.\n{''.join(traceback.format_exception(error)).strip()}"
+            )
+
+    def _watch_all(self, leave: Callable[[str], None]) -> None:
         lookout = Lookout(self.process_id, self.num_processes, self.timeouts.heartbeat)
         number, troubled_since, ordered_since = 0, None, None
         beat = min(_BEAT_SECONDS * self._many, self.timeouts.heartbeat)

@@ -1,56 +1,20 @@
 """The supervisor's end of the connections to its workers. Workers prove who they are, and send short messages in JSON."""
 
-import hmac
-import json
 import secrets
-import selectors
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Self
 
-from ..cluster._door import Door
-from ..cluster._heartbeat import SUPERVISOR, WORKER, proof
-from ..cluster._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
+from ..cluster._door import Connection, Door, Message
+from ..cluster._handshake import is_proved, nonce_of, proof
+from ..cluster._heartbeat import SUPERVISOR, WORKER
 
-_READ = 65536
+_SEND_SECONDS = 1.0  # that a worker may take to make room for a message
+_TEXTS = ("kind", "host", "phase", "text", "path")
+_COUNTS = ("rank", "generation", "pid", "step")
+_NUMBERS = ("at", "waited", "seconds")
+_GREATEST = 1 << 53  # that a float can count to
 _REFUSAL = "its key, or its rank, generation and process number, are not of this job"
-
-Message = dict[str, Any]
-
-
-class Connection:
-    """One connection. `rank` is None until the other end has proved that it is a worker."""
-
-    def __init__(self, own: socket.socket):
-        self.socket = own
-        self.nonce = secrets.token_hex(16)
-        self.rank: int | None = None
-        self._received = b""
-
-    def read(self) -> Iterator[Message | None]:
-        """Yield the messages that have arrived, and then None if the connection is closed or sends what no worker would send."""
-        try:
-            data = self.socket.recv(_READ if self.rank is not None else MAX_STRANGERS_LINE + 1)
-        except (BlockingIOError, TimeoutError):
-            return
-        except OSError:
-            data = b""
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            yield parse_message(line) if len(line) <= self._longest() else None
-        if not data or len(self._received) > self._longest():
-            yield None
-
-    def send(self, message: Message) -> bool:
-        """Send a message. Returns whether it could be sent."""
-        try:
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:  # also if the other end does not read
-            return False
-        return True
-
-    def _longest(self) -> int:
-        return MAX_STRANGERS_LINE if self.rank is None else MAX_LINE
 
 
 class Channel:
@@ -67,34 +31,32 @@ class Channel:
         self.key = secrets.token_hex(32) if key is None else key
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and pid belong to the job
         self._terms = {"interval": interval, "heartbeat": silence}
-        self._connections: dict[socket.socket, Connection] = {}
-        self._of_rank: dict[int, list[Connection]] = {}  # those that have proved who they are, the oldest first
+        self._of_rank: dict[int, list[Connection[int]]] = {}  # those that have proved who they are, the oldest first
         listener = socket.socket()
         listener.bind((host, 0))
         listener.listen(1024)
         self.address = f"{host}:{listener.getsockname()[1]}"
-        self._selector = selectors.DefaultSelector()
-        self._door = Door(listener, self._selector, self._drop)
-
-    def wake_by(self, descriptor: int) -> None:
-        """Make `poll` return early when there is something to read from a file descriptor."""
-        self._selector.register(descriptor, selectors.EVENT_READ)
+        self._door: Door[int] = Door(listener)
+        self.wake_by = self._door.wake_by
 
     def poll(self, timeout: float) -> Iterator[tuple[int, Message]]:
         """Wait for messages, or until the time is over, and yield each of them with the rank of its worker.
 
         A worker's first message has the kind "hello". The kind "closed" means that its connection has ended.
         """
-        for key, _ in self._selector.select(timeout):
-            if self._door.is_at(key.fileobj):
-                self._greet()
-            elif (connection := self._connections.get(key.fileobj)) is not None:  # type: ignore[call-overload]  # keys are sockets
-                yield from self._hear(connection)
-        self._door.tidy()
+        for connection, message in self._door.poll(timeout):
+            rank = connection.who
+            if message is not None and _makes_sense(message) and (rank is not None or self._admit(connection, message)):
+                yield message["rank"] if rank is None else rank, message
+                continue
+            self._door.drop(connection)
+            if rank is not None:
+                self._of_rank[rank].remove(connection)
+                yield rank, {"kind": "closed"}
 
     def send(self, rank: int, message: Message) -> bool:
         """Send a message to a worker. Returns False if it is not connected."""
-        return any(connection.send(message) for connection in list(self._of_rank.get(rank, ())))
+        return any(connection.say(message, _SEND_SECONDS) for connection in list(self._of_rank.get(rank, ())))
 
     def __enter__(self) -> Self:
         return self
@@ -105,55 +67,39 @@ class Channel:
     def close(self) -> None:
         """Close the listener and all connections."""
         self._door.close()
-        for own in list(self._connections):
-            self._drop(own)
-        self._selector.close()
 
-    def _greet(self) -> None:
-        for own in self._door.let_in():
-            own.settimeout(1.0)  # for sending; reading happens only when there is something to read
-            connection = self._connections[own] = Connection(own)
-            self._selector.register(own, selectors.EVENT_READ)
-            if not connection.send({"nonce": connection.nonce}):
-                self._drop(own)
-
-    def _hear(self, connection: Connection) -> Iterator[tuple[int, Message]]:
-        for message in connection.read():
-            if message is not None and connection.rank is not None:
-                yield connection.rank, message
-            elif message is not None and self._admit(connection, message):
-                yield message["rank"], message
-            else:
-                if connection.rank is not None:
-                    yield connection.rank, {"kind": "closed"}
-                elif message is not None:  # a worker should not try again
-                    connection.send({"refused": _REFUSAL})
-                self._drop(connection.socket)
-                return
-
-    def _admit(self, connection: Connection, hello: Message) -> bool:
-        """Whether a stranger is a worker of this job. If it is, it is told so."""
-        theirs, who = str(hello.get("nonce")), [hello.get(name) for name in ("rank", "generation", "pid")]
-        expected = proof(self.key, WORKER, connection.nonce, theirs)
-        if not hmac.compare_digest(str(hello.get("proof")).encode(), expected.encode()):
+    def _admit(self, connection: Connection[int], hello: Message) -> bool:
+        """Whether a stranger is a worker of this job. It is told either way: another worker should not try again."""
+        theirs, who = nonce_of(hello), [hello.get(name) for name in ("rank", "generation", "pid")]
+        if (
+            not is_proved(hello, proof(self.key, WORKER, connection.nonce, theirs))
+            or hello["kind"] != "hello"
+            or None in who
+            or not self.is_expected(*who)  # type: ignore[arg-type]  # all are int
+        ):
+            connection.say({"refused": _REFUSAL})
             return False
-        if not all(type(number) is int for number in who) or not self.is_expected(*who):  # type: ignore[arg-type]  # all are int
+        rank: int = hello["rank"]
+        if not connection.say({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), **self._terms}):
             return False
-        if not connection.send({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), **self._terms}):
-            return False
-        connection.rank = hello["rank"]
-        self._of_rank.setdefault(hello["rank"], []).append(connection)
-        self._door.admit(connection.socket)
+        self._of_rank.setdefault(rank, []).append(connection)
+        self._door.admit(connection, rank)
         return True
 
-    def _drop(self, own: socket.socket) -> None:
-        connection = self._connections.pop(own, None)
-        if connection is not None:
-            self._selector.unregister(own)
-            if connection.rank is not None:
-                self._of_rank[connection.rank].remove(connection)
-        self._door.forget(own)
-        own.close()
+
+def _makes_sense(message: Message) -> bool:
+    """Whether a message has a kind, and whatever else it has is what a worker would say.
+
+    >>> _makes_sense({"kind": "beat", "step": 1}), _makes_sense({"kind": "beat", "step": 1 << 60}), _makes_sense({"kind": ["beat"]})
+    (True, False, False)
+    """
+    texts, counts, numbers = ([message[name] for name in names if name in message] for names in (_TEXTS, _COUNTS, _NUMBERS))
+    return (
+        "kind" in message
+        and all(isinstance(each, str) for each in texts)
+        and all(type(each) is int for each in counts)
+        and all(type(each) in (int, float) and abs(each) <= _GREATEST for each in (*counts, *numbers))
+    )
 
 
 def _nobody(rank: int, generation: int, pid: int) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import socket
 import threading
 import time
@@ -34,6 +35,8 @@ _HEADERS = (
     "Cache-Control: no-store",
     "Connection: close",
 )
+# In one line: what a browser and a proxy read differently, such as a value folded over two lines, is refused.
+_HEADER = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~]*?)[ \t]*")
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
 
 
@@ -159,9 +162,10 @@ class StatusServer:
             return _response(400, "This is no HTTP request.")
         request, *lines = head.split("\r\n")[:-2]
         words = request.split(" ")
-        if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        headers = [_HEADER.fullmatch(line) for line in lines]
+        if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or None in headers:
             return _response(400, "This is no HTTP request.")
-        hosts = [value.strip() for name, _, value in (line.partition(":") for line in lines) if name.lower() == "host"]
+        hosts = [header["value"] for header in headers if header and header["name"].lower() == "host"]
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return _response(403, f"The host must be {' or '.join(sorted(self._hosts))}.")
         if words[0] != "GET":

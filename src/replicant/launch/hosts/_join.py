@@ -1,8 +1,6 @@
 """``replicant launch --node-rank 1`` and above: an agent that goes to node 0 by itself."""
 
 import errno
-import hmac
-import json
 import os
 import secrets
 import socket
@@ -12,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cluster._addresses import join_address
-from ...cluster._heartbeat import proof
+from ...cluster._handshake import draw_nonce, is_proved, nonce_of, proof
 from ...cluster._job import JOB_KEY, job_key
-from ...cluster._lines import MAX_STRANGERS_LINE, parse_message
+from ...cluster._lines import MAX_STRANGERS_LINE, line_of, parse_message
 from ...errors import ClusterError, UnreachableError, WorkerLostError
 from .._console import Console
 from .._settings import Settings
@@ -157,16 +155,16 @@ class Joining:
         """
         deadline = time.monotonic() + _HANDSHAKE_SECONDS
         greeting = self._read(connection, deadline)
-        nonce, mine = str(greeting.get("nonce")), secrets.token_hex(16)
+        nonce, mine = nonce_of(greeting), draw_nonce()
         hello = {"nonce": mine, "proof": proof(self._key, AGENT, nonce, mine)}
-        connection.sendall(json.dumps(hello).encode() + b"\n")
+        connection.sendall(line_of(hello))
         answer = self._read(connection, deadline)
         if "refused" in answer:
             raise ClusterError(
                 f"node 0 at {self._address} has turned {self._who} away: {answer['refused']}. Set REPLICANT_JOB_KEY to the same "
                 "secret on all nodes."
             )
-        if not hmac.compare_digest(str(answer.get("proof")).encode(), proof(self._key, LAUNCHER, mine, nonce).encode()):
+        if not is_proved(answer, proof(self._key, LAUNCHER, mine, nonce)):
             raise ClusterError(f"what listens at {self._address} does not know the key of this job (REPLICANT_JOB_KEY).")
         connection.settimeout(None)
         wire = Wire(descriptor := connection.detach(), descriptor, wire_key(self._key, nonce, mine), AGENT)
@@ -186,7 +184,7 @@ class Joining:
             line += byte
             if len(line) > MAX_STRANGERS_LINE:
                 break
-        message = parse_message(line)
+        message = parse_message(line, MAX_STRANGERS_LINE)
         if message is None:
             raise ClusterError(
                 f"what listens at {self._address} does not answer like node 0 of `replicant launch`, but with {line[:60]!r}. Is "

@@ -66,23 +66,30 @@ class Link:
 
     def listen(self) -> list[Message]:
         """Take in what the agent has said. Returns the messages that neither answer a question nor are about a worker."""
-        others = []
+        others: list[Message] = []
         for message in [] if self.lost else self.wire.receive():
             self.heard = time.monotonic()
-            kind, worker = message.get("kind"), self.workers.get(message.get("worker", -1))
-            if kind == "beat":
-                self._last_beat, self.stopped = message["number"], set(message["stopped"])
-            elif worker is not None:
-                worker.hear(message)
-            elif kind in ("facts", "ready", "reached"):
-                self.said[kind] = received(message) if kind == "facts" else message
-            else:
-                others.append(message)
+            try:
+                self._take(message, others)
+            except Exception as error:  # noqa: BLE001 - whatever one agent says, the launcher goes on
+                self.lose(f"{self.name} has said what makes no sense ({error!r})")
+                break
         if not self.lost and not self.wire.is_open:
             self.lose(self._why())
         elif not self.lost and time.monotonic() - self.heard > self.patience:
             self.lose(f"nothing was heard from {self.name} for {self.patience:g} s")
         return others
+
+    def _take(self, message: Message, others: list[Message]) -> None:
+        kind, worker = message["kind"], self.workers.get(message.get("worker", -1))
+        if kind == "beat":
+            self._last_beat, self.stopped = message["number"], set(message["stopped"])
+        elif worker is not None:
+            worker.hear(message)
+        elif kind in ("facts", "ready", "reached"):
+            self.said[kind] = received(message) if kind == "facts" else message
+        else:
+            others.append(message)
 
     def lose(self, reason: str) -> None:
         """Give the agent up. Its workers count as killed; they are by the time that the agent would have to be heard."""
