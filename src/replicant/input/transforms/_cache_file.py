@@ -25,7 +25,7 @@ from ..graph._structure import flatten, show_structure
 from ._cache import Filling, Kept, Store
 from ._parts import first_difference, parts
 
-_VERSION = 2
+_VERSION = 3
 _TAIL = struct.Struct("<Q8s")
 _MAGIC = b"replicnt"
 _ELEMENTS_PER_RECORD = 256
