@@ -16,7 +16,14 @@ MOST = 2.6  # times as long for twice as much; 4 if it were quadratic
 TRIES = 4
 OF_BYTES = {name for name in CASES if "bytes of" in name or "long names" in name}  # whose work is copying, which no call shows
 SMALLEST = 40
-OFTEN = {"csv: columns", "parquet: chosen columns", "arrow: chosen columns", "cache: columns", "csv: open quotes", "tar: pax records"}
+OFTEN = {
+    "csv: columns",
+    "parquet: chosen columns",
+    "arrow: chosen columns",
+    "cache: columns",
+    "csv: open quotes",
+    "tar: pax records",
+}
 
 
 def calls(read) -> int:

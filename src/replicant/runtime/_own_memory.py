@@ -44,9 +44,7 @@ def own_if_held(arrays: list[Any], known: tuple[Any, ...]) -> list[Any]:
     """
     theirs = {id(y) for y in known}
     return [
-        x
-        if type(x) is np.ndarray and ((sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)) or id(x) in theirs)
-        else own(x)
+        x if type(x) is np.ndarray and ((sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)) or id(x) in theirs) else own(x)
         for x in arrays
     ]
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from . import _stream
 from ._files import Cut, FileReader, Reader
 from ._lines import Lines
-from . import _stream
 
+_LINE_END = re.compile(rb"\r\n?|\n")
 MAX_CSV_RECORD_BYTES = 1 << 24  # of a record, which may be several lines; a longer one has a quote that nobody closed
 
 
@@ -95,24 +96,33 @@ class _Behind:
     def __init__(self, text: bytes, last: bool, since: int, up_to: int, patterns: "_Patterns") -> None:
         self.text, self.last, self.patterns = text, last, patterns
         self.since, self.up_to = since, up_to
-        self.at = 0  # where it looks next
-        self.lines: Iterator[bytes] | None = None
+        self.at = 0  # the line where it looks next
         self.found: tuple[int, int, bool] | None = None
 
     def first_leaving(self, begin: int, most: int) -> tuple[int, int, bool] | None:
         """Return where it begins and ends, and whether it ends a record. None if there is none up to the byte ``most``."""
         if self.found is not None and self.found[0] >= begin:
             return self.found
-        if self.lines is None:
-            self.at = self.up_to if self.since <= begin <= self.up_to else begin
-            self.lines = _lines(self.text, self.at, self.last)
+        self.at = max(self.at, self.up_to if self.since <= begin <= self.up_to else begin)
         self.found = None
-        while self.at <= most and (line := next(self.lines, None)) is not None:
-            start, self.at = self.at, self.at + len(line)
-            if start >= begin and b'"' in line and self.patterns.stays.fullmatch(line) is None:
-                self.found = start, self.at, self.patterns.closes.fullmatch(line) is not None
+        while self.at <= most and (line := self._next_with_quote()) is not None:
+            if self.patterns.stays.fullmatch(line) is None:
+                self.found = self.at - len(line), self.at, self.patterns.closes.fullmatch(line) is not None
                 return self.found
         return None
+
+    def _next_with_quote(self) -> bytes | None:
+        """The next whole line that has a quote, without a look at each line before it. None if there is none."""
+        quote = self.text.find(b'"', self.at)
+        until = quote if quote >= 0 else len(self.text)
+        self.at = max(self.at, self.text.rfind(b"\n", self.at, until) + 1, self.text.rfind(b"\r", self.at, until) + 1)
+        if quote < 0:
+            return None
+        end = _LINE_END.search(self.text, quote)
+        if not self.last and (end is None or (end.end() == len(self.text) and not end[0].endswith(b"\n"))):  # LF may follow CR
+            return None
+        begin, self.at = self.at, len(self.text) if end is None else end.end()
+        return self.text[begin : self.at]
 
 
 def _lines(text: bytes, at: int, last: bool) -> Iterator[bytes]:

@@ -3,8 +3,8 @@
 import dataclasses
 
 from ...errors import DatasetError
-from ._files import Cut, FileFormat
 from . import _stream
+from ._files import Cut, FileFormat
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,14 @@ def checked_limit(method: str, limit: Any, name: str = "max_record_bytes") -> in
 
 
 def too_large(
-    method: str, path: str, offset: int, most: int, *, size: int | None = None, what: str = "record", argument: str = "max_record_bytes"
+    method: str,
+    path: str,
+    offset: int,
+    most: int,
+    *,
+    size: int | None = None,
+    what: str = "record",
+    argument: str = "max_record_bytes",
 ) -> DatasetError:
     """Return the error of a record with more than ``most`` bytes, or with ``size`` bytes, if it says so."""
     has = f"has more than {most:,} bytes" if size is None else f"has {size:,} bytes, more than {most:,}"

@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 
 from ...errors import DatasetError
+from . import _stream
 from ._files import Cut, FileFormat
 from ._remedies import HEAD, if_compressed
-from . import _stream
 from ._stream import WINDOW_BITS
 
 
@@ -48,7 +48,11 @@ def cut_lines(data: memoryview, last: bool) -> tuple[list[bytes], list[int]]:
     Of much data, these are the first line, and those in the first `PIECE`.
     """
     text = data.tobytes()
-    if len(text) > _stream.PIECE and (stop := max(text.find(b"\n") + 1, _stream.PIECE)) < len(text) and (end := text.rfind(b"\n", 0, stop)) >= 0:
+    if (
+        len(text) > _stream.PIECE
+        and (stop := max(text.find(b"\n") + 1, _stream.PIECE)) < len(text)
+        and (end := text.rfind(b"\n", 0, stop)) >= 0
+    ):
         text, last = text[: end + 1], False
     lines = text.split(b"\n")
     rest = lines.pop()

@@ -4,24 +4,29 @@ One record is ``length (8 bytes, little endian), checksum of these, data, checks
 rotated and shifted ("masked"), so that data which contains checksums does not yield trivial ones.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
 import struct
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import google_crc32c
 import numpy as np
 
+from ..._whole_file import close_after_failure
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
+from ...storage._retry import RemoteError
 from ...storage._upload import ObjectFile
 from ...storage._urls import folder_at
+from . import _stream
 from ._files import Cut, FileFormat
 from ._limits import too_large
 from ._remedies import HEAD, if_compressed
-from . import _stream
 from ._stream import WINDOW_BITS, checked_compression
 
 _LENGTH = struct.Struct("<Q")
@@ -216,6 +221,7 @@ class TFRecordWriter:
 
     Raises:
         ArgumentError: If it is another compression.
+        DatasetError: Here, in `write`, `flush` or `close`, if the disk does not take it. Then the file is removed.
 
     >>> import tempfile, pathlib
     >>> from replicant.data import TFRecordDataset
@@ -230,7 +236,9 @@ class TFRecordWriter:
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         compression = checked_compression("TFRecordWriter", compression_type)
         place = folder_at("TFRecordWriter: path", path, ArgumentError)
-        self._file = ObjectFile(place) if isinstance(place, str) else place.open("wb")
+        self.path = str(place)
+        with self._telling():
+            self._file = ObjectFile(place) if isinstance(place, str) else place.open("wb")
         self._deflate = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
 
     def write(self, record: bytes) -> None:
@@ -250,18 +258,39 @@ class TFRecordWriter:
         self._put(b"".join(record_parts(record)))
 
     def _put(self, data: bytes) -> None:
-        self._file.write(data if self._deflate is None else self._deflate.compress(data))
+        with self._telling():
+            self._file.write(data if self._deflate is None else self._deflate.compress(data))
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Turn errors of the disk into errors that name the file, and remove it: a part of it would be read as if it were all."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, RemoteError):
+                raise
+            if (file := getattr(self, "_file", None)) is not None and not isinstance(file, ObjectFile):
+                close_after_failure(file)
+                if Path(self.path).is_file():
+                    with contextlib.suppress(OSError):
+                        Path(self.path).unlink()
+            raise DatasetError(
+                f"TFRecordWriter: cannot write {self.path!r}: {error.strerror}. Nothing of it is kept. Make room there, or choose "
+                "another path."
+            ) from error
 
     def flush(self) -> None:
         """Pass what was written to the operating system. Compressed data may wait in memory until `close`."""
-        self._file.flush()
+        with self._telling():
+            self._file.flush()
 
     def close(self) -> None:
         """Finish the file. It may be called several times."""
         if not self._file.closed:
-            if self._deflate is not None:
-                self._file.write(self._deflate.flush())
-            self._file.close()
+            with self._telling():
+                if self._deflate is not None:
+                    self._file.write(self._deflate.flush())
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -53,6 +53,8 @@ def fingerprint(node: Node) -> str:
 
 def first_difference(ones: list[tuple[str, str]], others: list[tuple[str, str]]) -> str | None:
     """Return the first difference between two lists of parts of one pipeline, or None if there is none."""
+    if len(ones) != len(others):
+        return f"the numbers of what they depend on ({len(ones)} and {len(others)})"
     return next((what for (what, one), (_, other) in zip(ones, others, strict=True) if one != other), None)
 
 
