@@ -33,6 +33,7 @@ Each class also inherits from the built-in type that tf.distribute programs catc
     ├── OutOfRangeError (IndexError)         a read past the end of an iterator, or from an empty optional
     ├── NonFiniteError (RuntimeError)        a loss, or a value that a step would have written, is NaN or infinite
     ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
+    ├── WriteError (OSError)                 a log that the disk does not take, as when it is full
     ├── ProfileError (RuntimeError)          a profile that cannot be recorded or read
     ├── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
     │   └── DamagedCheckpointError           bytes are missing or have changed
@@ -171,6 +172,10 @@ class NonFiniteError(ReplicantError, RuntimeError):
 
 class StepTimeoutError(ReplicantError, TimeoutError):
     """A training step took longer than a Watchdog allows."""
+
+
+class WriteError(ReplicantError, OSError):
+    """A log cannot be written, because the disk is full, for example."""
 
 
 class ProfileError(ReplicantError, RuntimeError):

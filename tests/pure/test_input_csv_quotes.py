@@ -11,7 +11,7 @@ import pytest
 
 from replicant.data import CsvDataset, DistributedDataset, make_csv_dataset
 from replicant.errors import ArgumentError, DatasetError, ElementError
-from replicant.input.files import _csv_records, _stream
+from replicant.input.files import _stream
 from replicant.replicas._topology import Topology
 
 TEXTS = st.text(st.sampled_from('ab ü",;\t\n\r'), max_size=6)
@@ -116,33 +116,29 @@ def test_an_inch_mark_costs_one_row_of_what_devices_get(tmp_path):
             assert distributed.stats().num_skipped == 1
 
 
-def test_a_record_that_does_not_end_is_given_up_at_a_bound(tmp_path, monkeypatch):
+def test_a_record_that_does_not_end_is_given_up_at_a_bound(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('1,"' + "x\n" * 40 + '"\n2,b\n')
     assert list(CsvDataset(str(path), [0, ""])) == [(1, "x\n" * 40), (2, "b")]
-    monkeypatch.setattr(_csv_records, "MAX_RECORD_BYTES", 85)
-    assert list(CsvDataset(str(path), [0, ""])) == [(1, "x\n" * 40), (2, "b")]
-    monkeypatch.setattr(_csv_records, "MAX_RECORD_BYTES", 84)
-    bounded = CsvDataset(str(path), [0, ""])
+    assert list(CsvDataset(str(path), [0, ""], max_record_bytes=85)) == [(1, "x\n" * 40), (2, "b")]
+    bounded = CsvDataset(str(path), [0, ""], max_record_bytes=84)
     with pytest.raises(
-        ElementError, match=r"field 1 are not closed: the file ends, 84 bytes are over, or a quote .* The record is: '1,\"x'"
+        ElementError, match=r"field 1 are not closed: the file ends, max_record_bytes \(84 bytes\) are over, or a quote .* The record is: '1,\"x'"
     ):
         list(bounded)
     iterator = iter(bounded.ignore_errors())
     assert (list(iterator), iterator.num_skipped) == ([(2, "b")], 41)
-    monkeypatch.undo()
     path.write_text('1,"x\n' + "2,b\n" * 3)
-    with pytest.raises(ElementError, match=r"the file ends, 16,777,216 bytes are over, or"):
+    with pytest.raises(ElementError, match=r"the file ends, max_record_bytes \(16,777,216 bytes\) are over, or"):
         list(CsvDataset(str(path), [0, ""]))
     assert list(CsvDataset(str(path), [0, ""], use_quote_delim=False)) == [(1, '"x'), (2, "b"), (2, "b"), (2, "b")]
 
 
 def test_what_follows_a_record_without_an_end_is_read_before_the_file_is(tmp_path, monkeypatch):
     monkeypatch.setattr(_stream, "PIECE", 64)
-    monkeypatch.setattr(_csv_records, "MAX_RECORD_BYTES", 1000)
     path = tmp_path / "a.csv"
     path.write_text('1,"x\n' + "2,b\n" * 10_000)
-    iterator = iter(CsvDataset(str(path), [0, ""]).ignore_errors())
+    iterator = iter(CsvDataset(str(path), [0, ""], max_record_bytes=1000).ignore_errors())
     assert next(iterator) == (2, "b")
     assert iterator.num_skipped == 1
     assert "'offset': 9" in str(iterator.state())

@@ -538,10 +538,20 @@ def test_what_is_no_folder_of_shards(tmp_path):
             MDSDataset(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\xff"])
-def test_indexes_that_are_no_json(folder, text):
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "it is no JSON"),
+        ("{", "it is no JSON"),
+        ("[" * 100_000, "it is nested more than 64 deep"),
+        ("\xff", "it is no UTF-8"),
+        ("9" * 5000, "it has a number of more than 40 digits"),
+        ('"\\ud800"', "it has half of a character"),
+    ],
+)
+def test_indexes_that_are_no_json(folder, text, what):
     (folder / "index.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(DatasetError, match=r"'.*index\.json' is no index of MDS shards: it is no JSON"):
+    with pytest.raises(DatasetError, match=rf"'.*index\.json' is no index of MDS shards: {what}"):
         MDSDataset(folder)
 
 

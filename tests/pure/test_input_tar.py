@@ -344,7 +344,7 @@ def test_headers_are_read_as_tarfile_reads_them():
 def with_pax_size(name, data, size, told=0):
     """A member whose size is in an extended header, as of 8 GiB on. Its own header says something else."""
     length = len(b" size=%s\n" % size)
-    content = b"%d size=%s\n" % (length + (2 if length < 98 else 4), size)
+    content = b"%d size=%s\n" % (length + (1 if length < 9 else 2 if length < 98 else 4), size)
     extended = tarfile.TarInfo("././@PaxHeader")
     extended.type, extended.size = tarfile.XHDTYPE, len(content)
     content += bytes(-len(content) % 512)

@@ -1,14 +1,12 @@
 """The bytes of arrays in a checkpoint's files, and how these files are opened."""
 
-import errno
-import os
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from .._whole_file import open_regular
 from ..errors import CheckpointError, DamagedCheckpointError
 from ..storage._path import RangeReader, RemotePath
 from ._places import Place
@@ -18,11 +16,7 @@ def open_file(file: Place) -> BinaryIO | RangeReader:
     """Open a file for reading. A pipe in its place does not block, and a device is not touched."""
     if isinstance(file, RemotePath):
         return file.open_to_read()
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "It is not a regular file", str(file))
-    return os.fdopen(descriptor, "rb")
+    return open_regular(file)
 
 
 def as_bytes(array: np.ndarray) -> memoryview:

@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import keyword
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def write_project(name: str, parent: Path, template: str = "loop") -> Path:
     except FileExistsError:
         raise CommandError(f"{folder} already exists, and nothing in it was changed. Remove it, or choose another name.") from None
     except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)  # which was made here
         raise CommandError(f"{folder} cannot be written ({error.strerror}). Choose another folder with --into.") from error
     return folder
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
+from .._whole_file import write_whole
+from ..errors import ArgumentError, CommandError
 
 SUMMARY = "Predict what a program's training step will do on a topology: memory, exchanges, time and scaling."
 
@@ -41,7 +42,10 @@ def main(arguments: argparse.Namespace) -> int:
     with waiting("replicant plan", in_logs=True), contextlib.redirect_stdout(printed):
         plan = make_plan(program, arguments.topology, quick=arguments.quick)
     if arguments.plot is not None:
-        arguments.plot.write_text(scaling_plot(plan), encoding="utf-8")
+        try:
+            write_whole(arguments.plot, scaling_plot(plan))
+        except OSError as error:
+            raise CommandError(f"--plot {str(arguments.plot)!r} cannot be written: {error.strerror}.") from error
     print(plan.to_json() if arguments.json else plan)
     return 0 if plan.fits else 1
 

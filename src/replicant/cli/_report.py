@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from .._whole_file import write_whole
 from ..errors import CommandError
 from ..launch._account import Account, read_job
 from ..launch._events import Events
@@ -46,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     sys.stdout.write(text_of(job, shutil.get_terminal_size((100, 24)).columns))
     if arguments.html is not None:
         try:
-            arguments.html.write_text(page_of(job), encoding="utf-8", errors="backslashreplace")
+            write_whole(arguments.html, page_of(job).encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise CommandError(f"--html {str(arguments.html)!r} cannot be written: {error.strerror}.") from error
         print(f"\npage: {arguments.html}")

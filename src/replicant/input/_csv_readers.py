@@ -12,8 +12,9 @@ from ._arguments import whole
 from ._dataset import AUTOTUNE, Dataset
 from ._readers import check_buffer, reading
 from .files._csv import Column, CsvParser, columns, fields, inferred, shown
-from .files._csv_records import CsvRecords
+from .files._csv_records import MAX_CSV_RECORD_BYTES, CsvRecords
 from .files._files import matching_files
+from .files._limits import checked_limit
 from .files._stream import checked_compression
 from .sources._sources import tensors
 from .transforms._map import Map
@@ -33,10 +34,12 @@ class CsvDataset(Dataset):
         header: Whether to leave out the first record of each file.
         field_delim: The character between fields.
         use_quote_delim: Whether fields in double quotes may contain delimiters, line ends and doubled quotes. If a record of
-            several lines does not end, or not within 16 MiB, the line that it begins in is an error, and the next one is read.
+            several lines does not end, or not within ``max_record_bytes``, the line that it begins in is an error, and the next
+            one is read.
         na_value: A text that counts as an empty field.
         select_cols: The numbers of the columns to read, in increasing order; None reads all.
         exclude_cols: The numbers of columns not to read. Give one of the two.
+        max_record_bytes: The most bytes that a record may have.
 
     Raises:
         ArgumentError: If an argument is not allowed.
@@ -62,6 +65,8 @@ class CsvDataset(Dataset):
         na_value: str = "",
         select_cols: Sequence[int] | None = None,
         exclude_cols: Sequence[int] | None = None,
+        *,
+        max_record_bytes: int = MAX_CSV_RECORD_BYTES,
     ) -> None:
         check_buffer("CsvDataset", buffer_size)
         made = columns("CsvDataset", record_defaults)
@@ -72,7 +77,7 @@ class CsvDataset(Dataset):
             raise ArgumentError(
                 f"CsvDataset: record_defaults needs one entry for each of select_cols. Received {len(made)} and {len(selected)}."
             )
-        form = _records("CsvDataset", compression_type, bool(header), field_delim, bool(use_quote_delim))
+        form = _records("CsvDataset", compression_type, bool(header), field_delim, bool(use_quote_delim), max_record_bytes)
         excluded = None if exclude_cols is None else frozenset(_increasing("exclude_cols", exclude_cols))
         parser = _parser(form, columns=made, na_value=na_value, selected=selected, excluded=excluded)
         super().__init__(Map(inputs=(reading(form, filenames, None),), fn=parser))
@@ -100,6 +105,8 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
     compression_type: str | None = None,
     ignore_errors: bool = False,
     encoding: str = "utf-8",
+    *,
+    max_record_bytes: int = MAX_CSV_RECORD_BYTES,
 ) -> Dataset:
     """Return batches of the rows of CSV files: dicts of columns, or pairs of such a dict and the label.
 
@@ -125,6 +132,7 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
         ignore_errors: Whether to leave out rows that cannot be read. The iterator's ``num_skipped`` counts them.
         encoding: The encoding, which must be UTF-8.
+        max_record_bytes: The most bytes that a row may have.
 
     Raises:
         ArgumentError: If an argument is not allowed.
@@ -142,7 +150,7 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
     if num_rows_for_inference is not None:
         _ = whole(_METHOD, "num_rows_for_inference", num_rows_for_inference, 0)
     names_of_files = matching_files(file_pattern)
-    form = _records(_METHOD, compression_type, False, field_delim, bool(use_quote_delim))
+    form = _records(_METHOD, compression_type, False, field_delim, bool(use_quote_delim), max_record_bytes)
     first = _First(form, list(names_of_files.tables[0]))
     names = first.names(header) if column_names is None else [*column_names]
     if len({*names}) < len(names):
@@ -207,7 +215,7 @@ class _First:
         form = dataclasses.replace(self.form, header=header)
         for record in Dataset(reading(form, file, None)):
             try:
-                yield fields(record, form.delimiter, form.quotes)
+                yield fields(record, form.delimiter, form.quotes, form.max_record_bytes)
             except ElementError as error:
                 if not ignore_errors:
                     raise ElementError(f"{_METHOD}: in {file!r}, {error}. The record is: {shown(record)}.") from None
@@ -285,7 +293,9 @@ def _increasing(name: str, values: Sequence[int]) -> tuple[int, ...]:
     return numbers
 
 
-def _records(method: str, compression_type: str | None, header: bool, delimiter: str, quotes: bool) -> CsvRecords:
+def _records(  # noqa: PLR0917 - they are the settings of the records
+    method: str, compression_type: str | None, header: bool, delimiter: str, quotes: bool, max_record_bytes: int
+) -> CsvRecords:
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in ("\r", "\n") or (quotes and delimiter == '"'):
         raise ArgumentError(
             f"{method}: field_delim must be one character, no line end, and no double quote unless use_quote_delim=False. "
@@ -296,8 +306,9 @@ def _records(method: str, compression_type: str | None, header: bool, delimiter:
         header=header,
         quotes=quotes,
         delimiter=delimiter,
+        max_record_bytes=checked_limit(method, max_record_bytes),
     )
 
 
 def _parser(form: CsvRecords, **settings: Any) -> CsvParser:
-    return CsvParser(delimiter=form.delimiter, quotes=form.quotes, **settings)
+    return CsvParser(delimiter=form.delimiter, quotes=form.quotes, max_record_bytes=form.max_record_bytes, **settings)

@@ -19,6 +19,7 @@ from ._own_methods import OwnMethods
 from ._profile import profiled
 from .files._files import matching_files
 from .files._huggingface import huggingface
+from .files._limits import MAX_RECORD_BYTES, checked_limit
 from .files._saved import is_saved, load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
@@ -193,6 +194,8 @@ class Dataset(OwnMethods):
         compression: str | None = None,
         reader_func: Callable[["Dataset"], "Dataset"] | None = None,
         wait: bool | float = False,
+        *,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> "Dataset":
         """Return the dataset that `save` wrote to a folder.
 
@@ -204,6 +207,8 @@ class Dataset(OwnMethods):
             compression: The compression that `save` was given.
             reader_func: A function of a dataset whose elements are the datasets of the files; it returns the dataset to read.
             wait: Whether to wait until there is a saved dataset: for an hour, or for so many seconds.
+            max_record_bytes: The most bytes that a compressed record may become. It holds 256 elements, or 8 MiB of arrays that
+                are elements or batches by themselves.
 
         Raises:
             DatasetError: If there is no saved dataset, even after waiting, or it has other elements or another compression.
@@ -225,7 +230,7 @@ class Dataset(OwnMethods):
                     f"`wait={2 * seconds:g}`."
                 )
             time.sleep(min(_WAIT_SECONDS, seconds))
-        shards = load(folder, element_spec, method)
+        shards = load(folder, element_spec, method, checked_limit("load", max_record_bytes))
         if reader_func is not None:
             made = function("load", reader_func)(Dataset(all_shards(shards, Dataset)))
             _check_dataset("load: reader_func", made)

@@ -7,6 +7,7 @@ from ._arguments import calls_in_parallel, whole
 from ._dataset import AUTOTUNE, Dataset
 from .files._files import Format, ReadFiles, file_names
 from .files._fixed import FixedLength
+from .files._limits import MAX_RECORD_BYTES, checked_limit
 from .files._lines import Lines
 from .files._records import Records
 from .files._stream import checked_compression
@@ -30,9 +31,13 @@ class _OfFiles(Dataset):
         buffer_size: int | None = None,
         num_parallel_reads: int | None = None,
         name: str | None = None,
+        *,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         check_buffer(self._method, buffer_size)
-        form = self._format(checked_compression(self._method, compression_type))
+        form = self._format(
+            checked_compression(self._method, compression_type), max_record_bytes=checked_limit(self._method, max_record_bytes)
+        )
         super().__init__(reading(form, filenames, num_parallel_reads))
 
 
@@ -46,11 +51,13 @@ class TFRecordDataset(_OfFiles):
         num_parallel_reads: The number of files that are read at once, each on a thread, one record of each in turn. None
             reads one file after the other. AUTOTUNE (-1) reads 4.
         name: Without effect.
+        max_record_bytes: The most bytes that a record may take in the uncompressed file, with its length and its checksums.
 
     Raises:
         ArgumentTypeError: If something is not a file name.
-        ArgumentError: If there is no name, or the compression or the number of reads is not allowed.
-        DatasetError: During iteration, if a file is missing, damaged or cut off; the message names the file and the byte.
+        ArgumentError: If there is no name, or the compression or a number is not allowed.
+        DatasetError: During iteration, if a file is missing, damaged or cut off, or a record is too large; the message names the
+            file and the byte.
 
     >>> import pathlib, tempfile
     >>> from replicant.data import FixedLenFeature, TFRecordWriter, encode_example, parse_example
@@ -75,11 +82,12 @@ class TextLineDataset(_OfFiles):
         buffer_size: Without effect, as for `TFRecordDataset`.
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
         name: Without effect.
+        max_record_bytes: The most bytes that a line may have.
 
     Raises:
         ArgumentTypeError: If something is not a file name.
-        ArgumentError: If there is no name, or the compression or the number of reads is not allowed.
-        DatasetError: During iteration, if a file is missing or is not UTF-8 text.
+        ArgumentError: If there is no name, or the compression or a number is not allowed.
+        DatasetError: During iteration, if a file is missing or is not UTF-8 text, or a line is too long.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.csv"

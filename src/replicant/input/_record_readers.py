@@ -12,6 +12,7 @@ from ._dataset import Dataset
 from ._readers import reading
 from .files._files import FileNames, file_names
 from .files._json_lines import JsonLines, check_compression
+from .files._limits import MAX_RECORD_BYTES, MAX_SHARD_BYTES, checked_limit
 from .files._mds import Mds
 from .files._mds_index import Shard, listed, read_index
 from .files._stream import checked_compression
@@ -33,6 +34,7 @@ class JsonLinesDataset(Dataset):
         fill_null: A dict of what stands for null or a missing name. Other names must have values.
         on_error: "raise", or "skip" to leave out lines that cannot be read, which `DistributedIterator.stats` counts.
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
+        max_record_bytes: The most bytes that a line may have.
 
     Raises:
         ArgumentError: If an argument is not allowed.
@@ -59,6 +61,7 @@ class JsonLinesDataset(Dataset):
         fill_null: Mapping[str, Any] | None = None,
         on_error: str = "raise",
         num_parallel_reads: int | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         method = "JsonLinesDataset"
         names = column_names(method, columns)
@@ -68,6 +71,7 @@ class JsonLinesDataset(Dataset):
             fill_null=fill_values(method, fill_null, names),
             signature=_signature(method, output_signature),
             skips=skips(method, on_error),
+            max_record_bytes=checked_limit(method, max_record_bytes),
         )
         super().__init__(reading(form, files, num_parallel_reads))
 
@@ -87,6 +91,7 @@ class TarDataset(Dataset):
         on_error: "raise", or "skip" to leave out the rest of a file from where it is damaged; `DistributedIterator.stats` counts it
             as one record.
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
+        max_record_bytes: The most bytes that a sample may take in the uncompressed file.
 
     Raises:
         ArgumentError: If an argument is not allowed.
@@ -112,8 +117,14 @@ class TarDataset(Dataset):
         *,
         on_error: str = "raise",
         num_parallel_reads: int | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        form = Tar(checked_compression("TarDataset", compression_type), skips=skips("TarDataset", on_error))
+        method = "TarDataset"
+        form = Tar(
+            checked_compression(method, compression_type),
+            skips=skips(method, on_error),
+            max_record_bytes=checked_limit(method, max_record_bytes),
+        )
         super().__init__(reading(form, files, num_parallel_reads))
 
 
@@ -133,6 +144,7 @@ class MDSDataset(Dataset):
         on_error: "raise", or "skip" to leave out shards and samples that cannot be read, whose samples `DistributedIterator.stats`
             counts.
         num_parallel_reads: The number of shards that are read at once, as for `TFRecordDataset`.
+        max_shard_bytes: The most bytes that a shard may have, uncompressed.
 
     Raises:
         ArgumentError: If an argument is not allowed, or there is no such column.
@@ -162,8 +174,10 @@ class MDSDataset(Dataset):
         *,
         on_error: str = "raise",
         num_parallel_reads: int | None = None,
+        max_shard_bytes: int = MAX_SHARD_BYTES,
     ) -> None:
         method = "MDSDataset"
+        max_shard_bytes = checked_limit(method, max_shard_bytes, "max_shard_bytes")
         names, lenient = column_names(method, columns), skips(method, on_error)
         shards: dict[str, Shard] = {}
         first, expected = "", ()
@@ -183,7 +197,7 @@ class MDSDataset(Dataset):
         known = [column.name for column in expected]
         if files and (missing := [name for name in names or () if name not in known]):
             raise ArgumentError(f"{method}: there is no column {missing[0]!r} in {first!r}. Its columns are {known}.")
-        form = Mds(expected, names, lenient, shards)
+        form = Mds(expected, names, lenient, shards, max_shard_bytes)
         super().__init__(reading(form, Dataset(FileNames(size=len(files), tables=(np.array(files, object),))), num_parallel_reads))
 
 

@@ -7,11 +7,12 @@ report an exception of Python. The function here raises none, so where numba is 
 import contextlib
 import ctypes
 import importlib
-import os
 import struct
 import zlib
 from pathlib import Path
 from typing import Any
+
+from .._whole_file import write_whole
 
 _MAGIC = b"replicant object code 1\n"
 _NEVER_CALLED = (
@@ -79,9 +80,7 @@ def _undefined(code: Any) -> list[str]:
 def store(file: Path, name: str, data: bytes) -> bytes:
     """Keep an object file, and the name of the function in it. Returns the content, also where nothing can be written."""
     content = _MAGIC + f"{zlib.crc32(data)} {name}\n".encode() + data
-    part = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(file)
+        write_whole(file, content)
     return content

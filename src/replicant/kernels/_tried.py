@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .._python import own_python
+from .._whole_file import write_whole
 
 # How many times as fast a step of the guides' CNN was with the option, in processor time: benchmarks/results/2026-11-22-kernels.md.
 MEASURED: dict[tuple[int, ...], float] = {(0, 10): 1.3, (0, 11): 1.2, (0, 12): 1.2}
@@ -69,13 +70,18 @@ def _kept_or_tried(file: Path, version: str, option: str, environ: Environ) -> s
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with file.open("x") as begun:
-            begun.write(json.dumps({"objection": f"it is being tried with jaxlib {version}, or that trial never ended ({file})"}))
+            try:
+                begun.write(
+                    json.dumps({"objection": f"it is being tried with jaxlib {version}, or that trial never ended ({file})"})
+                )
+                begun.flush()
+            except OSError:
+                file.unlink()  # otherwise nobody would ever try
+                raise
     except FileExistsError:
         return str(json.loads(file.read_text() or "{}").get("objection", f"{file} is incomplete: remove it"))
     found = attempt(version, option, environ)
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({"objection": found}))
-    part.replace(file)
+    write_whole(file, json.dumps({"objection": found}))
     return found
 
 

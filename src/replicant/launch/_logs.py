@@ -1,5 +1,6 @@
 """The workers' logs: one file per rank, which is never truncated."""
 
+import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ class Logs:
 
     def __init__(self, folder: Path | None, num_workers: int):
         self._is_temporary = folder is None
+        self._is_broken = False  # because a line could not be written
         made = Path(tempfile.mkdtemp(prefix="replicant-launch-")) if folder is None else folder
         try:
             made.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,12 @@ class Logs:
 
     def _write(self, rank: int, text: str) -> None:
         """Write a line that the console does not show, because it is shown there once, and not for every worker."""
-        self._tails[rank].leave_out(*_append(self.paths[rank], f"replicant launch: {text}\n"))
+        try:
+            self._tails[rank].leave_out(*_append(self.paths[rank], f"replicant launch: {text}\n"))
+        except OSError as error:  # a full disk must not end the job
+            if not self._is_broken:
+                self._is_broken = True
+                sys.stderr.write(f"replicant launch: the logs in {self.folder} cannot be written ({error.strerror}).\n")
 
 
 def _append(path: Path, text: str) -> tuple[int, int]:

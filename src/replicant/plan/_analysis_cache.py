@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .._whole_file import write_whole
 from ..errors import ConfigurationError
 from ..runtime._compile_cache import compile_cache
 from ..storage._path import RemotePath
@@ -87,13 +88,7 @@ def _write(file: Path | RemotePath, data: bytes) -> None:
         return
     if os.environ.get(SWITCH):
         file.parent.mkdir(parents=True, exist_ok=True)
-    half = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    try:
-        half.write_bytes(data)
-        half.replace(file)
-    except OSError:
-        half.unlink(missing_ok=True)
-        raise
+    write_whole(file, data)
 
 
 def _name(key: str) -> str:

@@ -42,10 +42,9 @@ def own_if_held(arrays: list[Any], known: tuple[Any, ...]) -> list[Any]:
         arrays: The arrays, and anything else.
         known: Arrays that nobody writes to, which are not copied.
     """
+    theirs = {id(y) for y in known}
     return [
-        x
-        if type(x) is np.ndarray and ((sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)) or any(x is y for y in known))
-        else own(x)
+        x if type(x) is np.ndarray and ((sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)) or id(x) in theirs) else own(x)
         for x in arrays
     ]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, WriteError
 from ..storage._copied import StoreCopy
 from ._png import png
 
@@ -50,7 +50,11 @@ class EventFile:
     def __init__(self, folder: Path | str, name_suffix: str = ""):
         self._event = import_writer("proto.event_pb2").Event
         own = Path(tempfile.mkdtemp(prefix="replicant-log-")) if isinstance(folder, str) else folder
-        own.mkdir(parents=True, exist_ok=True)
+        self._folder = own
+        try:
+            own.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"the folder {str(own)!r} of event files cannot be made: {error.strerror}. Name another.") from error
         # Without the suffix, two fits that begin in the same second would overwrite each other's file. It is random because
         # otherwise somebody could prepare a link of that name, and its target would be overwritten.
         suffix = f".{os.getpid()}.{next(_numbers):06}.{secrets.token_hex(8)}.v2{name_suffix}"
@@ -104,7 +108,10 @@ class EventFile:
         """Write everything to the disk, and close the file."""
         _open.discard(self._writer)
         if self._copy is None:
-            self._writer.close()
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._stop(error)
         else:
             self._finish()
 
@@ -135,7 +142,10 @@ class EventFile:
     def _stop(self, error: OSError) -> None:
         """Add nothing any more, if a log at a URL cannot be written to its file. A local log must not miss events."""
         if self._copy is None:
-            raise error
+            raise WriteError(
+                f"the event file {str(self._folder)!r} cannot be written: {error.strerror}. Events are missing from here on. Make "
+                "room there, or name another folder."
+            ) from error
         self._copy.stop(error)
 
 

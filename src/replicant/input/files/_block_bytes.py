@@ -7,12 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from ..._untrusted_json import read_json
 from ...errors import ElementError
 from ..graph._blocks import Block, Boxed, Column, Dense
 from ..graph._structure import STRING, spec_of
 
 _SIZE = struct.Struct("<Q")
+_LARGE = 32 << 20  # bytes of a block, of which one is in memory when it is read
 _STRICT = "surrogateescape"  # file names need not be UTF-8
+
+
+def encoded_blocks(block: Block, most: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the elements in blocks of ``most`` at most, encoded, with their numbers. If they are large, of fewer."""
+    for start in range(0, block.size, most):
+        part = block.take(slice(start, start + most))
+        data = encode_block(part)
+        if part.size > 1 and len(data) > _LARGE:
+            del data
+            yield from encoded_blocks(part, -(-part.size // 2))
+        else:
+            yield part.size, data
 
 
 def encode_block(block: Block) -> bytes:
@@ -35,27 +49,46 @@ def encode_block(block: Block) -> bytes:
 
 
 def decode_block(data: bytes, structure: Any) -> Block:
-    """Decode a block.
+    """Decode a block. Whoever wrote these bytes is not trusted: all of them are used once, and nothing else is.
 
     Raises:
-        LookupError, TypeError, ValueError, struct.error: If these bytes are not a block of this structure.
+        ValueError: If they are not a block of this structure.
     """
+    try:
+        return _decoded(data, structure)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, struct.error) as error:
+        raise ValueError(f"it holds no block ({error})") from error
+
+
+def _decoded(data: bytes, structure: Any) -> Block:
     (size,) = _SIZE.unpack_from(data)
-    head = json.loads(data[_SIZE.size : _SIZE.size + size])
+    head = read_json(data[_SIZE.size : _SIZE.size + size], len(data))
     payload = memoryview(data)[_SIZE.size + size :]
     at = 0
     columns: list[Column] = []
     for column in head["columns"]:
         arrays = []
         for description in column["arrays"]:
-            stop = at + description["bytes"]
+            stop = at + _count(description["bytes"])
+            if stop > len(payload):
+                raise ValueError(f"an array ends at byte {stop} of {len(payload)}")
             arrays.append(_decode_array(description, payload[at:stop].tobytes()))  # a copy is aligned
             at = stop
+        if len(arrays) != (1 if column["stacked"] else _count(head["size"])):
+            raise ValueError(f"a column of {head['size']} elements has {len(arrays)} arrays")
         numbers = column["stacked"] and arrays[0].dtype != STRING
         columns.append(Dense(arrays[0]) if numbers else Boxed.of([row for array in arrays for row in array]))
+    if at != len(payload):
+        raise ValueError(f"its arrays have {at} bytes, and it has {len(payload)}")
     if len(columns) != structure.num_leaves or any(len(column.refs) != head["size"] for column in columns):
         raise ValueError(f"a block of {head['size']} elements has other columns")
     return Block(structure, columns, head["size"])
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number of bytes or elements")
+    return value
 
 
 def _together(rows: list[Any]) -> np.ndarray:
@@ -82,9 +115,15 @@ def _encode_array(array: np.ndarray) -> tuple[dict[str, Any], bytes]:
 
 
 def _decode_array(description: dict[str, Any], data: bytes) -> np.ndarray:
-    shape = tuple(description["shape"])
+    shape = tuple(map(_count, description["shape"]))
     if "dtype" in description:
-        return np.frombuffer(data, np.dtype(description["dtype"])).reshape(shape)
+        dtype = np.dtype(description["dtype"])
+        if dtype.hasobject or not dtype.itemsize or dtype.name != description["dtype"]:
+            raise ValueError(f"no array here has the dtype {description['dtype']!r}")
+        array = np.frombuffer(data, dtype)
+        if dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
+            raise ValueError("a bool is neither 0 nor 1")
+        return array.reshape(shape)
     out = np.empty(len(description["sizes"]), object)
     out[:] = list(_texts(data, description["sizes"], description["is_text"]))
     return out.reshape(shape)
@@ -93,6 +132,8 @@ def _decode_array(description: dict[str, Any], data: bytes) -> np.ndarray:
 def _texts(data: bytes, sizes: list[int], is_text: str) -> Iterator[str | bytes]:
     at = 0
     for size, text in zip(sizes, is_text, strict=True):
-        piece = data[at : at + size]
+        piece = data[at : at + _count(size)]
         yield piece.decode(errors=_STRICT) if text == "1" else piece
         at += size
+    if at != len(data):
+        raise ValueError(f"its texts have {at} bytes, and there are {len(data)}")

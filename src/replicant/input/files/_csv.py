@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, ElementError
 from ..graph._structure import STRING, as_leaf
-from . import _csv_records
+from ._csv_records import MAX_CSV_RECORD_BYTES
 
 _TYPES = {"int32": np.int32, "int64": np.int64, "float32": np.float32, "float64": np.float64}
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
@@ -73,6 +73,7 @@ class CsvParser:
     na_value: str = ""
     selected: tuple[int, ...] | None = None
     excluded: frozenset[int] | None = None
+    max_record_bytes: int = MAX_CSV_RECORD_BYTES
 
     __qualname__ = "CsvDataset"  # the name in the pipeline's description
 
@@ -83,7 +84,7 @@ class CsvParser:
             ElementError: If the record is no CSV, or does not have the expected fields.
         """
         try:
-            texts = self._chosen(fields(record, self.delimiter, self.quotes))
+            texts = self._chosen(fields(record, self.delimiter, self.quotes, self.max_record_bytes))
             with np.errstate(over="ignore"):  # which is told below, with the record
                 return tuple(c.value(text, self.na_value, i) for i, (c, text) in enumerate(zip(self.columns, texts, strict=True)))
         except ElementError as error:
@@ -106,8 +107,8 @@ def shown(record: str) -> str:
     return repr(record[:_SHOWN])
 
 
-def fields(record: str, delimiter: str, quotes: bool) -> list[str]:
-    """Return the fields of a record.
+def fields(record: str, delimiter: str, quotes: bool, most: int = MAX_CSV_RECORD_BYTES) -> list[str]:
+    """Return the fields of a record, which has ``most`` bytes at most.
 
     Raises:
         ElementError: If quotes stand where they may not.
@@ -119,7 +120,7 @@ def fields(record: str, delimiter: str, quotes: bool) -> list[str]:
         return record.split(delimiter)
     whole, one = _patterns(delimiter)
     if whole.fullmatch(record) is None:
-        raise ElementError(_misplaced(record, delimiter))
+        raise ElementError(_misplaced(record, delimiter, most))
     return [field[1:-1].replace('""', '"') if field[:1] == '"' else field for field in one.findall(record)]
 
 
@@ -131,7 +132,7 @@ def _patterns(delimiter: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(rf"{field}(?:{d}{field})*+"), re.compile(rf"(?:\A|{d})({field})")
 
 
-def _misplaced(record: str, delimiter: str) -> str:
+def _misplaced(record: str, delimiter: str, most: int) -> str:
     """What is wrong with the quotes of a record."""
     number = at = 0
     while True:
@@ -140,8 +141,8 @@ def _misplaced(record: str, delimiter: str) -> str:
             match = _QUOTED.match(record, at)
             if match is None:
                 return (
-                    f"the quotes of field {number} are not closed: the file ends, {_csv_records.MAX_RECORD_BYTES:,} bytes "
-                    "are over, or a quote follows that stands neither before a delimiter nor at the end of a line. Write a quote "
+                    f"the quotes of field {number} are not closed: the file ends, max_record_bytes ({most:,} bytes) are over, "
+                    "or a quote follows that stands neither before a delimiter nor at the end of a line. Write a quote "
                     "that belongs to the text twice in a quoted field, or give use_quote_delim=False"
                 )
             stop = match.end()

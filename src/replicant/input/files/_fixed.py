@@ -3,6 +3,7 @@
 import dataclasses
 
 from ...errors import DatasetError
+from . import _stream
 from ._files import Cut, FileFormat
 
 
@@ -14,6 +15,9 @@ class FixedLength(FileFormat):
     header_bytes: int = 0
     footer_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_record_bytes", self.record_bytes + self.header_bytes + self.footer_bytes)
+
     @property
     def name(self) -> str:
         return "FixedLengthRecordDataset"
@@ -22,7 +26,7 @@ class FixedLength(FileFormat):
         size = self.record_bytes
         start = 0 if offset else self.header_bytes
         rest = len(data) - start - self.footer_bytes  # the footer is known only at the end, so its size is always left
-        count = max(0, rest // size)
+        count = max(0, min(rest // size, max(1, _stream.PIECE // size)))  # an object for each takes far more memory than a byte
         items = [data[at : at + size].tobytes() for at in range(start, start + count * size, size)]
         ends = [start + size * (i + 1) for i in range(count)]
         return items, ends, self._excess(path) if last and (rest < 0 or rest % size) else None

@@ -5,11 +5,11 @@ import dataclasses
 import functools
 import hashlib
 import os
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from ..._whole_file import open_regular
 from ...errors import DatasetError
 from ..graph._blocks import Block
 from ..graph._graph import Node, nodes
@@ -55,7 +55,7 @@ class OpenFile:
     def __init__(self, method: str, path: str, facts: Facts | None = None) -> None:
         self.method, self.path = method, path
         try:
-            self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - `__exit__` closes it
+            self._file = open_regular(path, buffering=0)
         except OSError as error:
             what = f"{method}: cannot open {path!r}: {error.strerror}."
             raise DatasetError(f"{what} {if_not_opened(path, error)}") from error

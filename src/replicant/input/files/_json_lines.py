@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from ..graph._graph import UNKNOWN, Node
 from ..graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ..sources._generator import fitted, free_spec
 from ._files import Cut, FileFormat, FileReader, Reader
+from ._json_values import json_value
 from ._lines import cut_lines
 from ._remedies import HEAD, if_compressed
 from ._stream import PIECE, FileStream
@@ -83,7 +83,7 @@ class JsonLines(FileFormat):
             ElementError: If it is not one object with these columns.
         """
         try:
-            found = json.loads(line, parse_float=parse_float)
+            found = json_value(line, parse_float)
         except (ValueError, RecursionError) as error:
             raise ElementError(f"it is no JSON: {error}") from error
         if not isinstance(found, dict):

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 from ...errors import DatasetError
+from . import _stream
 from ._files import Cut, FileFormat
 from ._remedies import HEAD, if_compressed
 from ._stream import WINDOW_BITS
@@ -42,11 +43,21 @@ class Lines(FileFormat):
 
 
 def cut_lines(data: memoryview, last: bool) -> tuple[list[bytes], list[int]]:
-    """Return the lines without their ends, and where each stops. What follows the last end is a line if it is the `last` data."""
-    lines = data.tobytes().split(b"\n")
+    """Return the lines without their ends, and where each stops. What follows the last end is a line if it is the `last` data.
+
+    Of much data, these are the first line, and those in the first `PIECE`.
+    """
+    text = data.tobytes()
+    if (
+        len(text) > _stream.PIECE
+        and (stop := max(text.find(b"\n") + 1, _stream.PIECE)) < len(text)
+        and (end := text.rfind(b"\n", 0, stop)) >= 0
+    ):
+        text, last = text[: end + 1], False
+    lines = text.split(b"\n")
     rest = lines.pop()
     ends = list(itertools.accumulate(len(line) + 1 for line in lines))
     if rest and last:
         lines.append(rest)
-        ends.append(len(data))
+        ends.append(len(text))
     return lines, ends

@@ -18,9 +18,10 @@ from ..graph._graph import UNKNOWN, Node
 from ..graph._structure import flatten
 from ._files import FileNames, Format, Reader, check_unchanged
 from ._indexed import Index, OpenFile, facts_of
+from ._limits import MAX_SHARD_BYTES, too_large
 from ._mds_encodings import DamagedError, Decoder, decoder
 from ._mds_index import Column, FileFacts, Shard
-from ._stream import PIECE, FileStream
+from ._stream import PIECE, WINDOW_BITS, FileStream
 from ._tables import NoReader
 from ._zstd import import_zstandard
 
@@ -36,6 +37,7 @@ class Mds(Format):
     names: tuple[str, ...] | None = None
     skips: bool = False
     shards: Mapping[str, Shard] = dataclasses.field(default_factory=dict, compare=False)
+    max_shard_bytes: int = MAX_SHARD_BYTES
 
     @property
     def name(self) -> str:
@@ -288,6 +290,10 @@ class MdsReader(Reader):
 
 def _whole(form: Mds, shard: Shard, stream: FileStream) -> memoryview:
     """The contents of a shard, decompressed and compared with what index.json says."""
+    if shard.raw.size > form.max_shard_bytes:
+        raise too_large(
+            form.name, shard.file.path, 0, form.max_shard_bytes, size=shard.raw.size, what="shard", argument="max_shard_bytes"
+        )
     data, piece = bytearray(), memoryview(bytearray(PIECE))
     stream.skip(0)  # to the beginning, if a store did not answer before
     while len(data) <= shard.file.size and (count := stream.read_into(piece)):
@@ -305,22 +311,35 @@ def _whole(form: Mds, shard: Shard, stream: FileStream) -> memoryview:
     return memoryview(raw)
 
 
-def _decompressed(form: Mds, shard: Shard, data: bytearray) -> bytes:
+def _decompressed(form: Mds, shard: Shard, data: bytearray) -> bytearray:
     """The decompressed bytes, at most one more than there should be."""
-    most = shard.raw.size + 1
+    raw, most = bytearray(), shard.raw.size + 1
+    errors: tuple[type[Exception], ...] = (zlib.error, OSError, EOFError)
+    if shard.compression == "zstd":
+        errors = (import_zstandard(form.name).ZstdError,)
     try:
-        if shard.compression == "gz":
-            return zlib.decompressobj(31).decompress(data, most)
-        if shard.compression == "bz2":
-            return bz2.BZ2Decompressor().decompress(data, most)
-    except (zlib.error, OSError, EOFError) as error:
+        read = _decompressing(form, shard.compression, bytes(data))
+        while piece := read(min(PIECE, most - len(raw))) if len(raw) < most else b"":
+            raw += piece
+    except errors as error:
         raise form.not_decompressed(shard, error) from error
-    zstandard = import_zstandard(form.name)
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-            return reader.read(most)
-    except zstandard.ZstdError as error:
-        raise form.not_decompressed(shard, error) from error
+    return raw
+
+
+def _decompressing(form: Mds, compression: str, data: bytes) -> Callable[[int], bytes]:
+    """What returns the next decompressed bytes, so many at most; none at the end."""
+    if compression == "zstd":
+        return import_zstandard(form.name).ZstdDecompressor().stream_reader(data, read_across_frames=True).read
+    expand = zlib.decompressobj(WINDOW_BITS["GZIP"]) if compression == "gz" else bz2.BZ2Decompressor()
+    rest = data
+
+    def read(size: int) -> bytes:
+        nonlocal rest
+        piece = b"" if expand.eof else expand.decompress(rest, size)
+        rest = b"" if isinstance(expand, bz2.BZ2Decompressor) else expand.unconsumed_tail
+        return piece
+
+    return read
 
 
 def _check_hashes(form: Mds, file: FileFacts, feed: Callable[[Any], None]) -> None:

@@ -1,7 +1,6 @@
 """The encodings of MDS shards: from bytes to values."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from ...errors import DatasetError, ElementError
 from ..graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ..sources._generator import fitted, free_spec
+from ._json_values import json_value
 
 _NUMBERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 _DTYPES = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 18: "f2", 32: "u4", 33: "i4", 34: "f4", 64: "u8", 65: "i8", 66: "f8"}
@@ -124,7 +124,7 @@ def _number(data: bytes) -> np.float64:
 
 def _json(data: bytes) -> Any:
     try:
-        return json.loads(_text(data))
+        return json_value(data)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"it is no JSON: {error}") from error
 

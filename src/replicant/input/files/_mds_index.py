@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..._untrusted_json import read_json
 from ...errors import DatasetError
 from ...storage._urls import is_url
 from ._stream import PIECE, FileStream
 
 _METHOD = "MDSDataset"
+_MOST_BYTES = 1 << 28  # of an index, which takes some hundred bytes for each shard
+_MOST_RAW = 1 << 32  # bytes of a shard, whose offsets have 32 bits
 COMPRESSIONS = {"zstd", "gz", "bz2"}
 
 
@@ -81,14 +84,16 @@ def _loaded(path: str) -> Any:
             "Patterns are not looked up."
         ) from error.__cause__
     try:
-        while count := stream.read_into(memoryview(piece)):
+        while (count := stream.read_into(memoryview(piece))) and len(parts) * PIECE <= _MOST_BYTES:
             parts.append(bytes(piece[:count]))
     finally:
         stream.close()
     try:
-        return json.loads(b"".join(parts))
-    except (ValueError, RecursionError) as error:
+        return read_json(b"".join(parts), _MOST_BYTES)
+    except json.JSONDecodeError as error:
         raise _wrong(path, f"it is no JSON ({error})") from error
+    except ValueError as error:
+        raise _wrong(path, f"it {error}") from error
 
 
 def _wrong(path: str, what: str) -> DatasetError:
@@ -117,13 +122,17 @@ def _columns(path: str, where: str, shard: dict[str, Any]) -> tuple[Column, ...]
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _shard(path: str, where: str, folder: str, shard: dict[str, Any]) -> Shard:
     if not _is_count(shard.get("samples")):
         raise _wrong(path, f"{where} has {shard.get('samples')!r} samples")
     raw = _facts(path, f"{where}, raw_data", folder, shard.get("raw_data"))
+    if shard["samples"] and 4 * (shard["samples"] + 2) > raw.size:
+        raise _wrong(path, f"{where} has {shard['samples']} samples in {raw.size} bytes, and their offsets alone take more")
+    if raw.size >= _MOST_RAW:
+        raise _wrong(path, f"{where} has {raw.size} bytes, and the offsets of samples have 32 bits")
     if shard.get("zip_data") is None or (not is_url(raw.path) and Path(raw.path).exists()):
         return Shard(raw, raw, "", shard["samples"])
     compression = re.sub(r":\d+$", "", str(shard.get("compression")))

@@ -193,7 +193,8 @@ class ParquetTables(Tables):
     def _looked_at(self) -> list[str]:
         """The names of the chosen columns, and of those that the filter names or seems to name."""
         filters = "" if self.form.filters is None else str(self.form.filters)
-        return [name for name in self.file.schema_arrow.names if name in self.schema.names or name in filters]
+        chosen = {*self.schema.names}
+        return [name for name in self.file.schema_arrow.names if name in chosen or name in filters]
 
     def num_bytes(self, group: int) -> int:
         if self.fragment is not None and group not in self.kept:
@@ -206,8 +207,8 @@ class ParquetTables(Tables):
     @functools.cached_property
     def _leaves(self) -> list[int]:
         """The numbers of these columns, or of their parts."""
-        paths = [self.file.schema.column(i).path for i in range(len(self.file.schema))]
-        return [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in self._looked_at)]
+        schema, names = self.file.schema, {*self._looked_at}
+        return [i for i in range(len(schema)) if any(each in names for each in _beginnings(schema.column(i).path))]
 
     def _chunks(self, group: int) -> Iterator[Any]:
         """What the file says about the chunks of these columns. Asking about others may end the process (`_check_readable`)."""
@@ -246,6 +247,14 @@ class _Unread(io.RawIOBase):
         raise _ReadError
 
 
+def _beginnings(path: str) -> Iterator[str]:
+    """A path of names with dots between them, and what is before each dot: a name may have dots itself."""
+    yield path
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
 def _begin(chunk: Any) -> int:
     return chunk.dictionary_page_offset or chunk.data_page_offset
 
@@ -257,11 +266,11 @@ def chosen(columns: Columns, where: str, schema: Any, names: tuple[str, ...] | N
         DatasetError: If there is no such column or more than one, or none for whose missing values something stands.
     """
     method = columns.method
+    numbers = collections.Counter(schema.names)
     for asked, argument in ((names or (), ""), (columns.fill_null, ", which fill_null names")):
-        missing = [name for name in asked if name not in schema.names]
+        missing = [name for name in asked if name not in numbers]
         if missing:
             raise DatasetError(f"{method}: {where} has no column {missing[0]!r}{argument}. Its columns are {schema.names}.")
-    numbers = collections.Counter(schema.names)
     for name in numbers if names is None else names:
         if numbers[name] > 1:
             raise DatasetError(

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from ..._whole_file import open_regular
 from ...storage._ranges import RangedFile
 from ...storage._read_ahead import RemoteFile
 from ...storage._retry import Started
@@ -34,6 +35,7 @@ class RandomAccessFile:
         arrow = import_pyarrow(method)
         self.remote: RangedFile | RemoteFile | None = None
         if not is_url(path):
+            open_regular(path).close()  # Arrow would wait for whoever writes to a pipe
             self.arrow = arrow.OSFile(path)
         elif in_order:
             self.remote = RemoteFile(path)

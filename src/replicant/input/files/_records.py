@@ -4,21 +4,28 @@ One record is ``length (8 bytes, little endian), checksum of these, data, checks
 rotated and shifted ("masked"), so that data which contains checksums does not yield trivial ones.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
 import struct
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import google_crc32c
 import numpy as np
 
+from ..._whole_file import close_after_failure
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
+from ...storage._retry import RemoteError
 from ...storage._upload import ObjectFile
 from ...storage._urls import folder_at
+from . import _stream
 from ._files import Cut, FileFormat
+from ._limits import too_large
 from ._remedies import HEAD, if_compressed
 from ._stream import WINDOW_BITS, checked_compression
 
@@ -38,6 +45,8 @@ class Records(FileFormat):
         return "TFRecordDataset"
 
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
+        if len(data) > _stream.PIECE and (stop := max(_first_end(data), _stream.PIECE)) < len(data):
+            data, last = data[:stop], False
         records, size = _alike(data)
         at = len(records) * size
         others, stops, failure = self._one_by_one(path, offset + at, data[at:].tobytes(), last)
@@ -54,6 +63,8 @@ class Records(FileFormat):
             return records[:wrong], stops[:wrong], self._damaged(path, offset, data, begin)
         if at + _HEAD <= len(data) and _is_wrong(data, at, _LENGTH.size):  # otherwise the reader would look for its end forever
             return records, stops, self._damaged(path, offset, data, at)
+        if at + _HEAD <= len(data) and (size := _size(data, at)) > self.max_record_bytes:
+            return records, stops, too_large(self.name, path, offset + at, self.max_record_bytes, size=size)
         return records, stops, self._cut_off(path, offset + at, data[at:]) if last and at < len(data) else None
 
     def _damaged(self, path: str, offset: int, data: bytes, at: int) -> DatasetError:
@@ -68,19 +79,28 @@ class Records(FileFormat):
         )
 
     def _cut_off(self, path: str, at: int, rest: bytes) -> DatasetError:
-        needed = _LENGTH.unpack_from(rest)[0] + _HEAD + _CHECKSUM.size if len(rest) >= _HEAD else _HEAD
+        needed = _size(rest, 0) if len(rest) >= _HEAD else _HEAD
         return DatasetError(
             f"{self.name}: {path!r} is cut off: the record at byte {at} needs {'at least ' if len(rest) < _HEAD else ''}{needed} "
             f"bytes, but only {len(rest)} follow. Copy or write the file again."
         )
 
 
+def _size(data: bytes | memoryview, at: int) -> int:
+    """How many bytes the record that begins here takes, as it says."""
+    return _HEAD + _LENGTH.unpack_from(data, at)[0] + _CHECKSUM.size
+
+
+def _first_end(data: memoryview) -> int:
+    """Where the first record ends, as far as it is known."""
+    return _size(data, 0) if len(data) >= _HEAD else len(data)
+
+
 def _alike(data: memoryview) -> tuple[list[bytes], int]:
     """The sound records of equal length at the beginning, and how many bytes each takes."""
     if len(data) < _HEAD or _is_wrong(data, 0, _LENGTH.size):
         return [], 0
-    (length,) = _LENGTH.unpack_from(data)
-    size = _HEAD + length + _CHECKSUM.size
+    (length,), size = _LENGTH.unpack_from(data), _size(data, 0)
     count = len(data) // size
     if count < _FEW:
         return [], 0
@@ -183,6 +203,10 @@ def read_record(file: BinaryIO) -> bytes | None:
     if len(head) < _HEAD or _is_wrong(head, 0, _LENGTH.size):
         return None
     size = _LENGTH.unpack_from(head)[0]
+    at, end = file.tell(), file.seek(0, os.SEEK_END)
+    if size + _CHECKSUM.size > end - at:  # `read` would make room for all that it is asked for
+        return None
+    file.seek(at)
     body = file.read(size + _CHECKSUM.size)
     return body[:size] if len(body) == size + _CHECKSUM.size and not _is_wrong(body, 0, size) else None
 
@@ -197,6 +221,7 @@ class TFRecordWriter:
 
     Raises:
         ArgumentError: If it is another compression.
+        DatasetError: Here, in `write`, `flush` or `close`, if the disk does not take it. Then the file is removed.
 
     >>> import tempfile, pathlib
     >>> from replicant.data import TFRecordDataset
@@ -211,7 +236,9 @@ class TFRecordWriter:
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         compression = checked_compression("TFRecordWriter", compression_type)
         place = folder_at("TFRecordWriter: path", path, ArgumentError)
-        self._file = ObjectFile(place) if isinstance(place, str) else place.open("wb")
+        self.path = str(place)
+        with self._telling():
+            self._file = ObjectFile(place) if isinstance(place, str) else place.open("wb")
         self._deflate = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
 
     def write(self, record: bytes) -> None:
@@ -231,18 +258,39 @@ class TFRecordWriter:
         self._put(b"".join(record_parts(record)))
 
     def _put(self, data: bytes) -> None:
-        self._file.write(data if self._deflate is None else self._deflate.compress(data))
+        with self._telling():
+            self._file.write(data if self._deflate is None else self._deflate.compress(data))
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Turn errors of the disk into errors that name the file, and remove it: a part of it would be read as if it were all."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, RemoteError):
+                raise
+            if (file := getattr(self, "_file", None)) is not None and not isinstance(file, ObjectFile):
+                close_after_failure(file)
+                if Path(self.path).is_file():
+                    with contextlib.suppress(OSError):
+                        Path(self.path).unlink()
+            raise DatasetError(
+                f"TFRecordWriter: cannot write {self.path!r}: {error.strerror}. Nothing of it is kept. Make room there, or choose "
+                "another path."
+            ) from error
 
     def flush(self) -> None:
         """Pass what was written to the operating system. Compressed data may wait in memory until `close`."""
-        self._file.flush()
+        with self._telling():
+            self._file.flush()
 
     def close(self) -> None:
         """Finish the file. It may be called several times."""
         if not self._file.closed:
-            if self._deflate is not None:
-                self._file.write(self._deflate.flush())
-            self._file.close()
+            with self._telling():
+                if self._deflate is not None:
+                    self._file.write(self._deflate.flush())
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self

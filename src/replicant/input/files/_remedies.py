@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from ..._whole_file import open_regular
 from ...storage._retry import RemoteError
 from ...storage._urls import is_url
 
@@ -21,7 +22,9 @@ _FIRST_BYTES = (  # of a compressed file, how it is called, and what decompresse
 
 def if_not_opened(path: str, error: OSError) -> str:
     """Return what to pass instead of a path or URL that cannot be opened, as whole sentences."""
-    if not is_url(path) and Path(path).is_dir():
+    if not is_url(path) and not isinstance(error, FileNotFoundError) and Path(path).exists() and not Path(path).is_file():
+        if not Path(path).is_dir():
+            return "Pass a regular file, or read the pipe by `from_generator`."
         pattern = f"{path.rstrip('/')}/*"
         return f"It is a folder. Pass the files in it: Dataset.list_files({pattern!r}, shuffle=False)."
     if _PATTERN.search(path) and isinstance(error.__cause__ if isinstance(error, RemoteError) else error, FileNotFoundError):
@@ -47,6 +50,6 @@ def if_not_read(path: str, error: BaseException, otherwise: str) -> str:
         return if_not_opened(path, error)
     head = b""
     if not is_url(path):
-        with contextlib.suppress(OSError), Path(path).open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(path) as file:
             head = file.read(HEAD)
     return if_compressed(head, ()) or f"{otherwise}."

@@ -6,12 +6,11 @@ What a writer that was killed has left there, the next save removes (`_runs.py`)
 """
 
 import dataclasses
-import errno
+import itertools
 import json
 import os
 import re
 import shutil
-import struct
 import weakref
 import zlib
 from collections.abc import Callable
@@ -21,13 +20,16 @@ from typing import Any, BinaryIO, TypeGuard
 import jax
 import numpy as np
 
+from ..._untrusted_json import read_json
+from ..._whole_file import close_after_failure, open_regular, write_whole
 from ...errors import DatasetError
 from ...storage._counts import current_counts
 from ..graph._blocks import Block, Boxed, Column, Dense, concatenate
 from ..graph._graph import Cursor, Node, State
 from ..graph._structure import STRING, DatasetSpec, TensorSpec, flatten, show_structure, spec_of
 from ..sources._sources import Counted
-from ._block_bytes import decode_block, encode_block
+from ._block_bytes import decode_block, encoded_blocks
+from ._limits import MAX_RECORD_BYTES, too_large
 from ._records import read_record, record_parts
 from ._runs import is_run, new_run, remove_abandoned
 
@@ -36,6 +38,7 @@ _INDEX = "snapshot.json"
 _FILE = re.compile(r"shard--?\d+")
 _COMPRESSIONS = ("", "GZIP")
 _ELEMENTS_PER_RECORD = 256
+_MOST_INDEX = 1 << 30  # bytes
 _BYTES_PER_RECORD = 8 << 20  # of arrays that arrive one by one, which can be whole batches
 
 
@@ -60,6 +63,7 @@ class Saved(Counted):
     shard: Shard = Shard("", (), "")
     spec: Any = None
     folder: str = ""
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     @property
     def label(self) -> str:
@@ -84,20 +88,22 @@ class SavedCursor(Cursor):
             return None
         number = int(np.searchsorted(self.numbers, self.position, side="right")) - 1
         if self.current is None or self.current[0] != number:
-            self.current = (number, self._read(*self.node.shard.blocks[number]))
+            blocks = self.node.shard.blocks
+            end = blocks[number + 1][0] if number + 1 < len(blocks) else None
+            self.current = (number, self._read(*blocks[number], end))
         start = self.position - int(self.numbers[number])
         block = self.current[1].take(slice(start, start + limit))
         self.position += block.size
         return block
 
-    def _read(self, at: int, count: int) -> Block:
+    def _read(self, at: int, count: int, end: int | None) -> Block:
+        """A record, which ends where the next one begins, or the file ends."""
         shard = self.node.shard
         try:
             if self.file is None:
-                if not Path(shard.path).is_file():  # opening a pipe would wait
-                    raise FileNotFoundError(errno.ENOENT, "there is no such file")
-                self.file = Path(shard.path).open("rb")  # noqa: SIM115 - `close` closes it
+                self.file = open_regular(shard.path)
                 self.close_file = weakref.finalize(self, self.file.close)  # even if an iterator is dropped without `close`
+            end = self.file.seek(0, os.SEEK_END) if end is None else end
             self.file.seek(at)
             record = read_record(self.file)
         except OSError as error:
@@ -105,17 +111,28 @@ class SavedCursor(Cursor):
                 f"load: cannot read {shard.path!r}: {error.strerror}. Another save may have replaced it. Call `load` again."
             ) from error
         self.counts.add("file_bytes", 0 if record is None else len(record))
-        block = None if record is None else self._decoded(record)
+        block = None if record is None or self.file.tell() != end else self._decoded(record, at)
         if block is None or block.size != count:
             raise DatasetError(f"load: {shard.path!r} is damaged in the record at byte {at}. Save the dataset again.")
         return block
 
-    def _decoded(self, record: bytes) -> Block | None:
+    def _decoded(self, record: bytes, at: int) -> Block | None:
         """The elements of a record; None if it holds something else, though its checksums are right."""
         try:
-            return decode_block(zlib.decompress(record) if self.node.shard.compression else record, self.node.structure)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error, zlib.error):
+            return decode_block(self._decompressed(record, at) if self.node.shard.compression else record, self.node.structure)
+        except DatasetError:
+            raise
+        except (ValueError, zlib.error):
             return None
+
+    def _decompressed(self, record: bytes, at: int) -> bytes:
+        most, inflate = self.node.max_record_bytes, zlib.decompressobj()
+        data = inflate.decompress(record, most + 1)
+        if len(data) > most:
+            raise too_large("load", self.node.shard.path, at, most)
+        if not inflate.eof or inflate.unused_data:
+            raise ValueError("it is cut off, or something follows it")
+        return data
 
     def skip(self, count: int) -> int:
         skipped = min(count, self.node.size - self.position)
@@ -139,8 +156,10 @@ def is_saved(path: Path) -> bool:
     return (path / _INDEX).exists()
 
 
-def load(path: Path, element_spec: Any, compression: str) -> list[Saved]:
+def load(path: Path, element_spec: Any, compression: str, max_record_bytes: int = MAX_RECORD_BYTES) -> list[Saved]:
     """Return the shards of a saved dataset: at least one, which may be empty.
+
+    Records that are compressed may have ``max_record_bytes`` at most. Others have no more than their file.
 
     Raises:
         DatasetError: If there is none, it is damaged, or it is not what was expected.
@@ -156,18 +175,21 @@ def load(path: Path, element_spec: Any, compression: str) -> list[Saved]:
         Shard(str(path / index["run"] / each["file"]), tuple((at, count) for at, count in each["blocks"]), compression)
         for each in index["shards"]
     ]
-    return [Saved(size=shard.size, shard=shard, spec=spec, folder=path.name) for shard in shards or [Shard("", (), "")]]
+    return [
+        Saved(size=shard.size, shard=shard, spec=spec, folder=path.name, max_record_bytes=max_record_bytes)
+        for shard in shards or [Shard("", (), "")]
+    ]
 
 
 def _index_of(path: Path) -> dict[str, Any]:
     """What `save` wrote last of all."""
     try:
-        index = json.loads((path / _INDEX).read_text())
+        index = _read_index(path)
     except OSError as error:
         raise DatasetError(
             f"load: there is no saved dataset in {str(path)!r}: {error.strerror}. Check the path, or call `save`."
         ) from error
-    except (ValueError, RecursionError):
+    except ValueError:
         index = None
     if isinstance(index, dict) and index.get("version", _VERSION) != _VERSION:
         raise DatasetError(
@@ -176,6 +198,11 @@ def _index_of(path: Path) -> dict[str, Any]:
     if not _is_index(index):
         raise DatasetError(f"load: {str(path / _INDEX)!r} is damaged. Save the dataset again.")
     return index
+
+
+def _read_index(path: Path) -> Any:
+    with open_regular(path / _INDEX) as file:
+        return read_json(file.read(_MOST_INDEX + 1), _MOST_INDEX)
 
 
 def _is_index(index: Any) -> TypeGuard[dict[str, Any]]:
@@ -190,14 +217,22 @@ def _is_index(index: Any) -> TypeGuard[dict[str, Any]]:
             and is_run(index["run"])
             and index["compression"] in _COMPRESSIONS
             and all(_FILE.fullmatch(shard["file"]) for shard in shards)
-            and all(len(block) == 2 for shard in shards for block in shard["blocks"])
-            and all(type(n) is int and n >= 0 for n in counts)
+            and all(_follow(shard["blocks"]) for shard in shards)
+            and len({shard["file"] for shard in shards}) == len(shards)
+            and sum(counts) < 1 << 62
             and all(size is None or (type(size) is int and size >= 0) for _, size in leaves)
             and isinstance(elements["structure"], str | None)
             and (nesting is None or _rebuilt(nesting, elements["leaves"]) is not None)
         )
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return False
+
+
+def _follow(blocks: Any) -> bool:
+    """Whether records begin one behind the other, from the beginning of a file on, and hold at least an element each."""
+    begins, counts = zip(*blocks, strict=True)
+    numbers = all(type(n) is int and n >= 0 for n in (*begins, *counts))
+    return numbers and begins[0] == 0 and all(counts) and all(a < b for a, b in itertools.pairwise(begins))
 
 
 def _spec(saved: dict[str, Any], expected: Any, path: Path) -> Any:
@@ -244,7 +279,7 @@ def save(node: Node, path: Path, shard_of: Callable[[Any], int] | None, compress
             before = _current_run(path)
             index = _written(node, folder, shard_of, compression)
             text = json.dumps({"version": _VERSION, "run": folder.name, "compression": compression, **index})
-            _put(path / _INDEX, text, folder / _INDEX)
+            write_whole(path / _INDEX, text)
     except OSError as error:
         raise DatasetError(f"save: cannot write to {str(path)!r}: {error.strerror}.") from error
     if before is not None:
@@ -254,19 +289,10 @@ def save(node: Node, path: Path, shard_of: Callable[[Any], int] | None, compress
 def _current_run(path: Path) -> str | None:
     """The folder of the last save, which the next one replaces."""
     try:
-        run = json.loads((path / _INDEX).read_text())["run"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        run = _read_index(path)["run"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return run if is_run(run) else None
-
-
-def _put(path: Path, text: str, own: Path) -> None:
-    """Replace a file at once, with its bytes on the disk first. ``own`` is where they are written."""
-    with own.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    own.replace(path)
 
 
 def _written(node: Node, folder: Path, shard_of: Callable[[Any], int] | None, compression: str) -> dict[str, Any]:
@@ -320,10 +346,8 @@ class _ShardFile:
     def _write(self) -> None:
         block = concatenate(self.waiting)
         self._wait()
-        for start in range(0, block.size, _ELEMENTS_PER_RECORD):
-            part = block.take(slice(start, start + _ELEMENTS_PER_RECORD))
-            self.blocks.append((self.file.tell(), part.size))
-            data = encode_block(part)
+        for size, data in encoded_blocks(block, _ELEMENTS_PER_RECORD):
+            self.blocks.append((self.file.tell(), size))
             self.file.writelines(record_parts(zlib.compress(data) if self.compression else data))
 
     def complete(self) -> list[tuple[int, int]]:
@@ -334,7 +358,7 @@ class _ShardFile:
         return self.blocks
 
     def close(self) -> None:
-        self.file.close()
+        close_after_failure(self.file)  # after `complete`, nothing waits in memory
 
 
 class _Seen:

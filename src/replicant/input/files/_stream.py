@@ -4,9 +4,9 @@ import io
 import weakref
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from ..._whole_file import open_regular
 from ...errors import ArgumentError, DatasetError
 from ...storage._counts import current_counts
 from ...storage._read_ahead import RemoteFile
@@ -45,7 +45,7 @@ class FileStream:
         self.counts = current_counts()
         try:
             # `close` closes it
-            self.file = RemoteFile(path) if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115
+            self.file: Any = RemoteFile(path) if is_url(path) else open_regular(path, buffering=0)
         except OSError as error:
             what = f"{method}: cannot open {path!r}: {error.strerror}."
             raise DatasetError(f"{what} {if_not_opened(path, error)}") from error

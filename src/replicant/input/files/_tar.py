@@ -19,6 +19,7 @@ from ..graph._graph import UNKNOWN, Node
 from ..graph._structure import STRING, TensorSpec, flatten
 from ._files import Cut, FileFormat, FileReader, Reader
 from ._indexed import Index, OpenFile, facts_of
+from ._limits import too_large
 from ._remedies import HEAD, if_compressed
 from ._stream import WINDOW_BITS
 
@@ -31,6 +32,8 @@ _PLAIN = re.compile(
     rb"(?:[0-7]{7}\0){3}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 0.{100}ustar.{67}(?:(?:[0-7]{7}\0){2}|\0{16})\0", re.DOTALL
 )
 _DIGITS = 20  # of a size in bytes, at most
+_PAX_LENGTH = re.compile(rb"([0-9]{1,20}) ")
+_MOST_ABOUT_NEXT = 1 << 20  # bytes of a header about the next member, as libarchive takes them
 _OF_NEXT = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE}  # headers about the next member
 _META = re.compile("__[^/]*__(/|$)")  # what WebDataset leaves out at the top of an archive
 _ELSEWHERE = {tarfile.GNUTYPE_SPARSE: "sparse file", tarfile.LNKTYPE: "hard link", tarfile.SYMTYPE: "symbolic link"}
@@ -44,6 +47,7 @@ class Tar(FileFormat):
     """
 
     skips: bool = False
+    cuts_all = True
 
     @property
     def name(self) -> str:
@@ -143,6 +147,9 @@ class Tar(FileFormat):
                 continue
             member = self._header(path, offset + at, head, pax)
             stop = at + _BLOCK + -(-member.size // _BLOCK) * _BLOCK
+            if member.type in _OF_NEXT and member.size > _MOST_ABOUT_NEXT:
+                what = f"its extended header has {member.size:,} bytes, and {_MOST_ABOUT_NEXT:,} are the most that are read"
+                raise self._damaged(path, offset + at, what)
             if at + _BLOCK + member.size > len(data):
                 break
             content = slice(at + _BLOCK, at + _BLOCK + member.size)
@@ -151,7 +158,8 @@ class Tar(FileFormat):
                 pax.path = bytes(data[content]).rstrip(b"\0").decode(errors="surrogateescape")
             elif member.type == tarfile.XHDTYPE:
                 records = bytes(data[content])
-                pax.read(records)
+                if (wrong := pax.read(records)) is not None:
+                    raise self._damaged(path, offset + begin, wrong)
                 sparse = b"GNU.sparse." in records
             else:
                 name, pax = pax.path or member.name, _Pax()
@@ -210,11 +218,11 @@ class TarReader(FileReader):
 
     form: Tar
 
-    def _split(self, offset: int, data: memoryview) -> Cut:
+    def _split(self, offset: int, data: memoryview, last: bool) -> Cut:
         left_out: list[int] = []
-        cut = self.form.split(self.path, offset, data, self.at_end, left_out)
+        cut = self.form.split(self.path, offset, data, last, left_out)
         _, ends, failure = cut
-        read = math.inf if self.at_end or failure is not None else max(ends, default=0)  # what is behind it is looked at again
+        read = math.inf if last or failure is not None else max(ends, default=0)  # what is behind it is looked at again
         self.num_skipped += sum(end <= read for end in left_out)
         return cut
 
@@ -287,6 +295,9 @@ class TarIndex(Index):
         return hashlib.blake2b(self.begins.tobytes() + self.ends.tobytes(), digest_size=8).hexdigest()
 
     def read(self, numbers: np.ndarray) -> list[Any]:
+        most, begins = self.form.max_record_bytes, self.begins[numbers]
+        if len(large := np.flatnonzero(self.ends[numbers] - begins > most)):
+            raise too_large(self.form.name, self.path, int(begins[large[0]]), most, what="sample")
         with OpenFile(self.form.name, self.path, self.facts) as file:
             return [self._sample(file, int(self.begins[number]), int(self.ends[number])) for number in numbers]
 
@@ -309,15 +320,20 @@ class _Pax:
     path: str | None = None
     size: bytes | None = None
 
-    def read(self, content: bytes) -> None:
-        """Take the path and the size from its records."""
-        while content:
-            length, _, rest = content.partition(b" ")
-            if not length.isdigit() or not int(length):
-                return
-            record, content = rest[: int(length) - len(length) - 1], content[int(length) :]
+    def read(self, content: bytes) -> str | None:
+        """Take the path and the size from its records, each of which begins with its length. Returns what is wrong with them."""
+        at, end = 0, content.find(b"\0")
+        end = len(content) if end < 0 else end
+        while at < end:
+            found = _PAX_LENGTH.match(content, at)
+            length = int(found[1]) if found else 0
+            if found is None or not length or at + length > end:
+                return f"byte {at} of its extended header begins no record"
+            record = content[found.end() : at + length]
             name, _, value = record.rstrip(b"\n").partition(b"=")
             if name == b"path":
                 self.path = value.decode(errors="surrogateescape")
             elif name == b"size":
                 self.size = value
+            at += length
+        return None

@@ -4,20 +4,24 @@ The file consists of records as in `_records` (length, checksums): blocks of ele
 end the place of the index. It is written under another name and renamed when complete, so a file with this name is always whole.
 """
 
+import contextlib
 import functools
+import itertools
 import json
 import os
 import struct
-import uuid
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..._untrusted_json import read_json
+from ..._whole_file import WholeFile, open_regular
 from ...errors import DatasetError
 from ...storage._counts import current_counts
-from ..files._block_bytes import decode_block, encode_block
+from ..files._block_bytes import decode_block, encoded_blocks
 from ..files._records import read_record, record_parts
 from ..graph._blocks import Block, Boxed, concatenate
 from ..graph._graph import Node, State, describe, sample
@@ -25,10 +29,11 @@ from ..graph._structure import flatten, show_structure
 from ._cache import Filling, Kept, Store
 from ._parts import first_difference, parts
 
-_VERSION = 2
+_VERSION = 3
 _TAIL = struct.Struct("<Q8s")
 _MAGIC = b"replicnt"
 _ELEMENTS_PER_RECORD = 256
+_MOST_DEPTH = 500  # of the position where the pass began, which is one deeper for each transform
 _BYTES_PER_RECORD = 8 << 20  # of arrays that arrive one by one, which can be whole batches
 
 
@@ -67,12 +72,19 @@ class _FileFilling(Filling):
         _ = store.parts
         self._wait()
         self.blocks: list[tuple[int, int]] = []  # offset, number of elements
-        self.own_path = store.path.with_name(f"{store.path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        with self._telling():
+            self.file = WholeFile(store.path)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Turn errors of the disk into errors that name the file."""
         try:
-            self.file = self.own_path.open("xb")
+            yield
         except OSError as error:
-            raise DatasetError(f"{store.method}: cannot write {str(self.own_path)!r}: {error.strerror}.") from error
-        self._remove = weakref.finalize(self, _remove, self.file, self.own_path)
+            raise DatasetError(
+                f"{self.store.method}: cannot write {str(self.store.path)!r}: {error.strerror}. Nothing of it is kept. Make room "
+                "there, or use another name."
+            ) from error
 
     def _wait(self) -> None:
         self.waiting: list[Block] = []
@@ -88,11 +100,11 @@ class _FileFilling(Filling):
     def _write(self) -> None:
         block = concatenate(self.waiting)
         self._wait()
-        for start in range(0, block.size, _ELEMENTS_PER_RECORD):
-            part = block.take(slice(start, start + _ELEMENTS_PER_RECORD))
-            self.store.structure = part.structure
-            self.blocks.append((self.file.tell(), part.size))
-            self.file.writelines(record_parts(encode_block(part)))
+        self.store.structure = block.structure
+        for size, data in encoded_blocks(block, _ELEMENTS_PER_RECORD):
+            self.blocks.append((self.file.tell(), size))
+            with self._telling():
+                self.file.writelines(record_parts(data))
 
     def complete(self, begin: State) -> Kept | None:
         if self.waiting:
@@ -109,24 +121,20 @@ class _FileFilling(Filling):
             "blocks": self.blocks,
         }
         at = self.file.tell()
-        self.file.writelines(record_parts(json.dumps(index).encode()))
-        self.file.write(_TAIL.pack(at, _MAGIC))
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with self._telling():
+            self.file.writelines(record_parts(json.dumps(index).encode()))
+            self.file.write(_TAIL.pack(at, _MAGIC))
+            self.file.flush()
         kept = self.store.find()
         if kept is None or kept.begin != begin:  # else another iterator was first
-            self.own_path.replace(self.store.path)
+            with self._telling():
+                self.file.finish()
             kept = self.store.find()
         self.discard()
         return kept
 
     def discard(self) -> None:
-        self._remove()
-
-
-def _remove(file: Any, path: Path) -> None:
-    file.close()
-    path.unlink(missing_ok=True)
+        self.file.discard()
 
 
 class _KeptFile(Kept):
@@ -139,7 +147,10 @@ class _KeptFile(Kept):
     def __init__(self, store: FileStore) -> None:
         self.path, self.method = store.path, store.method
         self.counts = current_counts()
-        self.file = self.path.open("rb")
+        try:
+            self.file = open_regular(self.path)
+        except OSError as error:
+            raise self._refused(f"cannot be read: {error.strerror}.") from error
         self.close = weakref.finalize(self, self.file.close)
         index = self._index()
         written_by = index["pipeline"]
@@ -153,26 +164,43 @@ class _KeptFile(Kept):
             raise self._refused(
                 f"holds elements like {index['structure']}, but the pipeline makes elements like {show_structure(self.structure)}."
             )
-        if (what := first_difference([tuple(part) for part in index["parts"]], own_parts)) is not None:
+        if (what := first_difference(index["parts"], own_parts)) is not None:
             raise self._refused(f"holds the elements of another pipeline with the same steps: {what} differ.")
         self.begin = index["begin"]
-        self.offsets = [offset for offset, _ in index["blocks"]]
+        self.offsets = [*(offset for offset, _ in index["blocks"]), self.end]
         self.numbers = np.cumsum([0, *(count for _, count in index["blocks"])])  # of the first element of each, and of the end
         self.current: tuple[int, Block] | None = None
 
     def _index(self) -> dict[str, Any]:
         size = self.file.seek(0, os.SEEK_END)
+        self.end = 0  # of the records
         if size >= _TAIL.size:
             self.file.seek(size - _TAIL.size)
             at, magic = _TAIL.unpack(self.file.read(_TAIL.size))
             if magic == _MAGIC:
-                return json.loads(self._record(at))
+                self.end = at
+                return self._checked(self._record(at, size - _TAIL.size), at)
         raise self._refused("is not a cache file, or was cut off.")
 
-    def _record(self, at: int) -> bytes:
-        self.file.seek(at)
-        record = read_record(self.file)
-        if record is None:
+    def _checked(self, record: bytes, end: int) -> dict[str, Any]:
+        """The index, whose records follow each other up to the byte ``end``, and hold an element each at least."""
+        try:
+            index = read_json(record, len(record), most_depth=_MOST_DEPTH)
+            index["parts"] = [tuple(part) for part in index["parts"]]
+            sound = _is_index(index, end)
+        except (LookupError, RecursionError, TypeError, ValueError):
+            sound, index = False, {}
+        if not sound:
+            raise self._refused("is damaged in its index.")
+        return index
+
+    def _record(self, at: int, end: int) -> bytes:
+        """The record that begins and ends there."""
+        record = None
+        if at < end:
+            self.file.seek(at)
+            record = read_record(self.file)
+        if record is None or self.file.tell() != end:
             raise self._refused(f"is damaged in the record at byte {at}.")
         self.counts.add("file_bytes", len(record))
         return record
@@ -185,6 +213,34 @@ class _KeptFile(Kept):
             return None
         number = int(np.searchsorted(self.numbers, start, side="right")) - 1
         if self.current is None or self.current[0] != number:
-            self.current = (number, decode_block(self._record(self.offsets[number]), self.structure))
+            self.current = (number, self._block(number))
         first = start - int(self.numbers[number])
         return self.current[1].take(slice(first, first + limit))
+
+    def _block(self, number: int) -> Block:
+        at, end = self.offsets[number : number + 2]
+        try:
+            block = decode_block(self._record(at, end), self.structure)
+        except DatasetError:
+            raise
+        except ValueError as error:
+            raise self._refused(f"is damaged in the record at byte {at}: {error}.") from error
+        if block.size != self.numbers[number + 1] - self.numbers[number]:
+            raise self._refused(f"is damaged in the record at byte {at}: its number of elements is not that of its index.")
+        return block
+
+
+def _is_index(index: dict[str, Any], end: int) -> bool:
+    begins, counts = zip(*index["blocks"], strict=True)
+    texts = [index["pipeline"], index["structure"], *(text for part in index["parts"] for text in part)]
+    return (
+        all(type(n) is int and n >= 0 for n in (*begins, *counts))
+        and all(counts)
+        and sum(counts) < 1 << 62
+        and begins[0] == 0
+        and all(a < b for a, b in itertools.pairwise((*begins, end)))
+        and all(isinstance(text, str) for text in texts)
+        and all(len(part) == 2 for part in index["parts"])
+        and isinstance(index["begin"], dict)
+        and type(index["version"]) is int
+    )

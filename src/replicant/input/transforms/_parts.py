@@ -53,6 +53,8 @@ def fingerprint(node: Node) -> str:
 
 def first_difference(ones: list[tuple[str, str]], others: list[tuple[str, str]]) -> str | None:
     """Return the first difference between two lists of parts of one pipeline, or None if there is none."""
+    if len(ones) != len(others):
+        return f"the numbers of what they depend on ({len(ones)} and {len(others)})"
     return next((what for (what, one), (_, other) in zip(ones, others, strict=True) if one != other), None)
 
 
@@ -99,15 +101,21 @@ def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
             yield f"the rows of {node.label}", node.digest
         return
     if isinstance(node, Rows):
-        for table, leaf in zip(node.tables, flatten(node.spec)[0], strict=True):
-            yield f"the values of {node.label}", of_value(table)
-            if reads_files and leaf.dtype == STRING and not leaf.shape:
-                yield (
-                    f"the files that {node.label} names, their sizes or their times",
-                    of_value(file_facts(map(os.fsdecode, table), ask=isinstance(node, FileNames) or _are_files(table))),
-                )
+        # One part for all columns: a label names all of them, so a part for each would take the square of their number.
+        label = node.label
+        yield f"the values of {label}", _together([of_value(table) for table in node.tables])
+        leaves = zip(node.tables, flatten(node.spec)[0], strict=True)
+        named = [table for table, leaf in leaves if reads_files and leaf.dtype == STRING and not leaf.shape]
+        if named:
+            asks = isinstance(node, FileNames)
+            facts = [of_value(file_facts(map(os.fsdecode, each), ask=asks or _are_files(each))) for each in named]
+            yield f"the files that {label} names, their sizes or their times", _together(facts)
     fields = [each.name for each in dataclasses.fields(node) if each.name not in _NOT_COMPARED]
     for name in (name for name in fields if name in _FUNCTIONS):
         yield f"the function of {node.label}: its code, its defaults or what it captures", of_value(getattr(node, name))
     settings = {name: getattr(node, name) for name in fields if name not in (*_FUNCTIONS, "spec", "structure", "form")}
     yield f"the settings of {node.label}", of_value(settings)
+
+
+def _together(digests: list[str]) -> str:
+    return digests[0] if len(digests) == 1 else of_value(digests)

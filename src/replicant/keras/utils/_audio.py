@@ -12,7 +12,7 @@ from ...input._arguments import whole
 from ...input._dataset import AUTOTUNE, Dataset
 from ...input.graph._structure import TensorSpec
 from ._folders import Folder, content
-from ._wav import decoded, resampled
+from ._wav import check_padded, decoded, resampled
 
 _NAME = "audio_dataset_from_directory"
 _sounds_in = functools.partial(Folder, _NAME, "sounds", (".wav",))
@@ -90,9 +90,10 @@ class SoundReader:
     def __call__(self, path: str) -> np.ndarray:
         sound, rate = decoded(_NAME, path, content(_NAME, path))
         if self.rate not in (None, rate):
-            sound = resampled(sound, rate, self.rate)
+            sound = resampled(_NAME, path, sound, rate, self.rate)
         if self.length is None:
             return sound
+        check_padded(_NAME, path, sound, self.length)
         padded = np.zeros((self.length, sound.shape[1]), np.float32)
         padded[: len(sound)] = sound[: self.length]
         return padded

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from ...errors import DatasetError
 
 _PCM = 1
+_MOST_NUMBERS = 1 << 26  # of a filter, or of a converted sound
+_USUAL_CHANNELS = 8
 _FORMAT = struct.Struct("<HHIIHH")
 
 
@@ -31,14 +33,38 @@ def decoded(name: str, path: str, data: bytes) -> tuple[NDArray[np.float32], int
     return samples[: whole * channels].reshape(whole, channels).astype(np.float32) / np.float32(1 << 15), rate
 
 
-def resampled(sound: NDArray[np.float32], rate: int, new_rate: int) -> NDArray[np.float32]:
-    """Return a sound with another number of samples per second."""
+def resampled(name: str, path: str, sound: NDArray[np.float32], rate: int, new_rate: int) -> NDArray[np.float32]:
+    """Return a sound with another number of samples per second.
+
+    Raises:
+        DatasetError: If the filter or the sound would be huge, because of what the file says about its rate.
+    """
     from scipy import signal
 
     if not len(sound):
         return sound
     common = math.gcd(rate, new_rate)
+    taps, samples = 20 * max(rate, new_rate) // common, sound.size * new_rate // rate
+    if max(taps, samples) > _MOST_NUMBERS:
+        raise _error(
+            name,
+            path,
+            f"it has {rate} samples per second, so converting it to {new_rate} would take a filter of {taps:,} numbers and make "
+            f"{samples:,}; {_MOST_NUMBERS:,} are the most",
+        )
     return signal.resample_poly(sound, new_rate // common, rate // common, axis=0).astype(np.float32)
+
+
+def check_padded(name: str, path: str, sound: NDArray[np.float32], length: int) -> None:
+    """Check that a sound does not become huge only because its file says that it has many channels.
+
+    Raises:
+        DatasetError: If it does.
+    """
+    channels = sound.shape[1]
+    if channels > _USUAL_CHANNELS and channels * length > _MOST_NUMBERS:
+        what = f"it has {channels} channels, which {length:,} samples make {channels * length:,} numbers"
+        raise _error(name, path, f"{what}; {_MOST_NUMBERS:,} are the most for more than {_USUAL_CHANNELS} channels")
 
 
 def _chunks(data: bytes) -> dict[bytes, bytes] | None:
