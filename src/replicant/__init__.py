@@ -97,7 +97,7 @@ _configure_compile_cache()
 _connect_keras_for_fit()
 _start_profile(os.environ)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CentralStorageStrategy",
