@@ -91,6 +91,7 @@ def harass(port: int, count: int, seed: int) -> None:
         connection = _connected(port)
         with contextlib.suppress(OSError):  # the other side may have closed it already
             if number % 5 == 0 and speaks:
+                connection.settimeout(0.3)
                 try:
                     heard = [*heard[-20:], connection.recv(4096)]
                 except TimeoutError:
@@ -173,6 +174,7 @@ def scribble(port: int, count: int, seed: int, generation: int = 0) -> None:
                 insert(me + field(2, field(1, key) + field(2, text)) + _OVERWRITE, timeout=20)
             except grpc.RpcError as error:
                 assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL), error  # noqa: PT017
+        assert f"replicant/{generation}/fate/failed/x".encode() in list_(me + folder, timeout=20)
 
 
 def resident(pid: int) -> float:
