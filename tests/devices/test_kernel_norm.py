@@ -70,29 +70,33 @@ both = functools.partial(_both.both, "numba_norm", TARGET)
 assert_close = functools.partial(_both.assert_close, tolerance=2e-6)
 
 
+@jax.jit
+def sums_of(x: Any, gradient: Any, clear: Any, scale: Any, shift: Any) -> Any:
+    """What all three functions compute, in one program."""
+    return _norm.moments(x), _norm._SUMS_OF.bind(gradient, x), _norm._MASKED_SUMS.bind(clear, x, scale, shift)
+
+
 # From one row, by fewer rows than are taken side by side, to several parts. Channels of one register and of many.
 @pytest.mark.parametrize("channels", [16, 32, 48, 64, 112, 256, 1040, 4096])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 31, 1000])
 def test_sums_are_those_of_float64(rows: int, channels: int) -> None:
     for mean in (0.0, 1000.0):
-        x, scale, shift = drawn(rows, rows, channels)
-        x, gradient = x + mean, jnp.cos(x)
-        shift -= scale * mean
-        x64, gradient64, scale64, shift64 = (np.asarray(a, np.float64) for a in (x, gradient, scale, shift))
-        actual = jax.jit(_norm.moments)(x)
-        # The mean of floats around 1000 has steps of 6e-5.
-        np.testing.assert_allclose(actual[0], x64.mean(0), rtol=3e-7, atol=1e-6)
-        np.testing.assert_allclose(actual[1], x64.var(0), rtol=2e-6, atol=1e-7)
-        sums = jax.jit(_norm._SUMS_OF.bind)(gradient, x)
-        largest = np.abs(gradient64 * x64).sum(0)
-        assert (np.abs(sums[0] - (gradient64 * x64).sum(0)) <= 1e-6 * largest).all()
-        np.testing.assert_allclose(sums[1], gradient64.sum(0), atol=1e-6 * rows)
+        x, scale, shift = map(np.asarray, drawn(rows, rows, channels))
+        x, gradient = x + np.float32(mean), np.cos(x)
+        shift = shift - scale * np.float32(mean)
+        x64, gradient64, scale64, shift64 = (a.astype(np.float64) for a in (x, gradient, scale, shift))
         outputs = x64 * scale64 + shift64
         clear = np.where(np.abs(outputs) > 1e-3, gradient64, 0)  # rounding decides about the others
         wanted = np.where(outputs > 0, clear, 0)
-        sums = jax.jit(_norm._MASKED_SUMS.bind)(clear.astype(np.float32), x, scale, shift)
-        assert (np.abs(sums[0] - (wanted * x64).sum(0)) <= 1e-6 * largest).all()
-        np.testing.assert_allclose(sums[1], wanted.sum(0), atol=1e-6 * rows)
+        moments, sums, masked = sums_of(x, gradient, clear.astype(np.float32), scale, shift)
+        # The mean of floats around 1000 has steps of 6e-5.
+        np.testing.assert_allclose(moments[0], x64.mean(0), rtol=3e-7, atol=1e-6)
+        np.testing.assert_allclose(moments[1], x64.var(0), rtol=2e-6, atol=1e-7)
+        largest = np.abs(gradient64 * x64).sum(0)
+        assert (np.abs(sums[0] - (gradient64 * x64).sum(0)) <= 1e-6 * largest).all()
+        np.testing.assert_allclose(sums[1], gradient64.sum(0), atol=1e-6 * rows)
+        assert (np.abs(masked[0] - (wanted * x64).sum(0)) <= 1e-6 * largest).all()
+        np.testing.assert_allclose(masked[1], wanted.sum(0), atol=1e-6 * rows)
 
 
 def test_a_large_mean_takes_nothing_from_a_variance() -> None:

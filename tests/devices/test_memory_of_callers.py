@@ -61,7 +61,7 @@ def strategy(request: pytest.FixtureRequest) -> Any:
 
 @jax.jit
 def work(x: jax.Array) -> jax.Array:
-    return jax.lax.fori_loop(0, 30, lambda _, y: x @ y / 600, x)
+    return jax.lax.fori_loop(0, 6, lambda _, y: x @ y / 600, x)
 
 
 @pytest.fixture(autouse=True)

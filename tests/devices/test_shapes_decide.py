@@ -237,6 +237,22 @@ def test_a_merge_call_sees_every_replicas_objects(two) -> None:
             lambda c, x: c.all_reduce("SUM" if len(x) > 3 else "MEAN", jnp.ones(())),
             r"0: all_reduce SUM, replica 1: all_reduce MEAN",
         ),
+        (
+            lambda c, x: c.all_reduce("SUM", jnp.ones(len(x))),
+            r"needs equal shapes and dtypes on all replicas; got replica 0: float32\[4\], replica 1: float32\[3\]",
+        ),
+        (  # what comes of it on replica 1 is not told
+            lambda c, x: c.all_reduce("SUM", jnp.ones(len(x))).reshape(4),
+            r"needs equal shapes and dtypes on all replicas; got replica 0: float32\[4\], replica 1: float32\[3\]",
+        ),
+        (
+            lambda c, x: [c.all_reduce("SUM", jnp.ones(())) for _ in range(3 if len(x) > 3 else 2)],
+            r"^1 of 2 replicas wait in an exchange \(all_reduce\) that the others do not make",
+        ),
+        (
+            lambda c, x: c.all_reduce("SUM", jnp.ones(1)) if len(x) > 3 else c.all_gather(jnp.ones(1), axis=0),
+            r"^2 of 2 replicas wait in an exchange \(all_reduce, all_gather\) that the others do not make",
+        ),
     ],
 )
 def test_exchanges_that_do_not_match(two, fn, message) -> None:

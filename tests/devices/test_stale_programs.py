@@ -6,6 +6,7 @@ import collections
 import contextvars
 import dataclasses
 import functools
+import gc
 import sys
 import types
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import replicant
+from replicant.programs import _reach
 
 SCALE = 2.0
 ONE = jnp.ones(())
@@ -370,3 +372,45 @@ def test_what_cannot_be_watched_is_compiled_anew_and_told() -> None:
     with pytest.warns(UserWarning, match=r"compiled anew at each call.*`numbers`, an iterator.*replicant\.function"):
         first = value(strategy.run(step))
     assert value(strategy.run(step)) > first
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    scale: float
+
+
+def test_the_functions_of_a_code_are_searched_for_once_in_a_trace(monkeypatch) -> None:
+    """The search looks at every object of the process. A frozen dataclass has an `__init__` with free variables."""
+    searches = []
+
+    def search(code: Any) -> Any:
+        searches.append(code.co_name)
+        return gc.get_referrers(code)
+
+    monkeypatch.setattr(_reach, "gc", types.SimpleNamespace(get_referrers=search))
+    strategy = replicant.MirroredStrategy(["cpu:0"])
+    assert value(strategy.run(lambda: ONE * sum(Frozen(float(i)).scale for i in range(20)))) == 190.0
+    assert searches == ["__init__"]
+
+
+def test_each_function_of_a_code_counts_although_another_was_found_first() -> None:
+    """All have the same code, and what their variables hold tells them apart, also when that changes."""
+
+    def scaling(scale: float) -> Any:
+        def change(new: float) -> None:
+            nonlocal scale
+            scale = new
+
+        return jax.vmap(lambda x: x * scale), change  # what JAX holds is not looked into: only the frames tell what is read
+
+    parts = [scaling(float(i)) for i in (1, 2, 1, 3)]
+    strategy = replicant.MirroredStrategy(["cpu:0"])
+
+    def step() -> Any:
+        return sum(10**i * fn(jnp.ones(1))[0] for i, (fn, _) in enumerate(parts))
+
+    assert value(strategy.run(step)) == 3121.0
+    parts[1][1](9.0)
+    assert value(strategy.run(step)) == 3191.0
+    parts[2][1](5.0)  # it held the same as the first
+    assert value(strategy.run(step)) == 3591.0

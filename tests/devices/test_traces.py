@@ -184,9 +184,12 @@ def test_replicas_of_different_sizes_are_traced_one_by_one(two) -> None:
     step, runs = counted(jnp.sum)
     assert two.reduce("SUM", two.run(step, (UNEVEN,)), axis=None) == 6.0
     assert len(runs) == 2
-    step, runs = counted(total)
-    assert two.run(step, (UNEVEN,)) == 6.0
-    assert len(runs) == 4  # each meets the exchange once before it has an answer
+    step, runs = counted(lambda x: total(total(x) + 1))
+    assert two.run(step, (UNEVEN,)) == 14.0
+    assert len(runs) == 2  # the answers of sums have the shapes of what is asked
+    step, runs = counted(lambda x: total(jnp.sum(replicant.get_replica_context().all_gather(x, axis=0)) + total(x)))
+    assert two.run(step, (UNEVEN,)) == 24.0
+    assert len(runs) == 4  # all meet once before they know how much they gather
 
 
 def test_an_error_leaves_everything_as_it_was(two) -> None:

@@ -6,6 +6,7 @@ answers are computed from the exact values, and all continue. The result equals 
 long as n ordinary steps. XLA merges what is the same on all replicas (the optimizer's update).
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,11 +41,6 @@ class _Suspended(BaseException):
     Not an Exception: Keras replaces those that come out of a layer, and a replica function may catch them.
     """
 
-    def __init__(self, index: int, question: "_Question"):
-        super().__init__(index)
-        self.index = index
-        self.question = question
-
 
 class _Question:
     """One replica's side of an exchange: its name, what the replica contributes, and how to compute the answers of all replicas."""
@@ -57,13 +53,19 @@ class _Question:
 
 
 class RaggedGroup:
-    """The group of a replica that is traced separately. `replica_id` is an input of the trace."""
+    """The group of a replica that is traced separately. `replica_id` is an input of the trace.
 
-    def __init__(self, num_replicas: int, index: int, facts: Facts):
+    Attributes:
+        open: The questions, by their numbers, on which the replicas have not agreed yet.
+    """
+
+    def __init__(self, num_replicas: int, index: int, facts: Facts, *, guesses: bool):
         self.num_replicas = num_replicas
         self.index = index
+        self.open: dict[int, _Question] = {}
         self._id: Any = None
         self._facts = facts
+        self._guesses = guesses
         self._count = 0
 
     def begin(self, replica_id: Any) -> None:
@@ -116,9 +118,14 @@ class RaggedGroup:
                 _check_shapes(label, rows, None if same_shapes else free_axis)
             return joint(rows)
 
-        if index not in self._facts.answers:
-            raise _Suspended(index, _Question(label, shapes, objects, checked))
-        asked, answers = self._facts.answers[index]
+        if index in self._facts.answers:
+            asked, answers = self._facts.answers[index]
+        else:
+            self.open[index] = _Question(label, shapes, objects, checked)
+            if not (same_shapes and self._guesses):
+                raise _Suspended
+            asked = [shapes] * self.num_replicas  # the others must have the same, so the trace goes on
+            answers = jax.eval_shape(checked, asked)
         if label == "merge_call":  # calling its function also determines the structure of the result
             jax.eval_shape(checked, asked)
         out_shapes = tuple(answers[self.index])
@@ -211,10 +218,12 @@ class _RaggedReplica(Replica):
         super().__init__(step, moving, may_cut=False)
         self.index = index
         self.counts: list[_checks.Count] = []
+        self.open: dict[int, _Question] = {}
 
-    def trace_with(self, arrays: list[Any], facts: Facts) -> ClosedJaxpr:
+    def trace_with(self, arrays: list[Any], facts: Facts, *, guesses: bool) -> ClosedJaxpr:
         """Return the jaxpr of the replica, without its variables among the inputs. The first one is the replica id."""
-        group = RaggedGroup(self._step.num_replicas, self.index, facts)
+        group = RaggedGroup(self._step.num_replicas, self.index, facts, guesses=guesses)
+        self.open = group.open
 
         def flat(inputs: Inputs, replica_id: Any, values: list[Any]) -> list[Any]:
             group.begin(replica_id)
@@ -240,7 +249,7 @@ def _trace_together(step: ReplicaStep, replicas: Sequence[_RaggedReplica], array
     facts.several = True
     while True:
         facts.answers.clear()
-        jaxprs = _until_answered(lambda r: replicas[r].trace_with(arrays[r], facts), len(replicas), facts, undo_effects)
+        jaxprs = _until_answered(replicas, arrays, facts, undo_effects)
         replicas[0].check_made()
         if not learn(facts, [closed.jaxpr for closed in jaxprs]):
             refs = list(dict.fromkeys(ref for replica in replicas for ref in replica.layouts))
@@ -248,30 +257,42 @@ def _trace_together(step: ReplicaStep, replicas: Sequence[_RaggedReplica], array
         undo_effects()
 
 
-def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts, undo_effects: Callable[[], None]) -> list[Any]:
+def _until_answered(
+    replicas: Sequence[_RaggedReplica], arrays: Rows, facts: Facts, undo_effects: Callable[[], None]
+) -> list[ClosedJaxpr]:
     """Trace all replicas. When they meet in an exchange with unknown shapes, work the shapes out and start again."""
+    guesses = True
     while True:
-        traces: list[Any] = []
-        waiting: list[_Suspended] = []
-        for index in range(num_replicas):
-            try:
-                traces.append(trace(index))
-            except _Suspended as suspended:
-                waiting.append(suspended)
-        if not waiting:
-            return traces
-        if len(waiting) < num_replicas or len({(w.index, w.question.label) for w in waiting}) > 1:
-            listing = ", ".join(w.question.label for w in waiting)
+        traces: list[ClosedJaxpr] = []
+        try:
+            for replica in replicas:
+                with contextlib.suppress(_Suspended):
+                    traces.append(replica.trace_with(arrays[replica.index], facts, guesses=guesses))
+        except Exception:
+            if not (guesses and any(replica.open for replica in replicas)):
+                raise
+            guesses = False  # if a guess was wrong, that is told, and not what came of it
+        else:
+            _agree([replica.open for replica in replicas], facts)
+            if len(traces) == len(replicas):
+                return traces
+        undo_effects()
+
+
+def _agree(questions: Sequence[dict[int, _Question]], facts: Facts) -> None:
+    """Note the answers to the replicas' questions. Raise if they do not ask the same."""
+    for index in sorted(set().union(*questions)):
+        asked = [mine[index] for mine in questions if index in mine]
+        if len(asked) < len(questions) or len({question.label for question in asked}) > 1:
+            listing = ", ".join(question.label for question in asked)
             raise RaggedStepError(
-                f"{len(waiting)} of {num_replicas} replicas wait in an exchange ({listing}) that the others do not make. All "
+                f"{len(asked)} of {len(questions)} replicas wait in an exchange ({listing}) that the others do not make. All "
                 "replicas must make the same exchanges in the same order: do not let the size of the batch decide whether to "
                 "exchange."
             )
-        question = waiting[0].question
-        asked = [w.question.shapes for w in waiting]
-        facts.objects[waiting[0].index] = _together([w.question.objects for w in waiting])
-        facts.answers[waiting[0].index] = (asked, jax.eval_shape(question.joint, asked))
-        undo_effects()
+        shapes = [question.shapes for question in asked]
+        facts.objects[index] = _together([question.objects for question in asked])
+        facts.answers[index] = (shapes, jax.eval_shape(asked[0].joint, shapes))
 
 
 def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:

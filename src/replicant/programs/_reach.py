@@ -111,6 +111,7 @@ class Reach:
         self._codes: dict[Any, tuple[types.CodeType, dict[str, Any]]] = {}  # what has run, with its globals
         self._inner: set[types.CodeType] = set()  # the code inside of it
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._searched: dict[types.CodeType, list[types.FunctionType]] = {}  # the functions that had the code when the search began
         self._without_function: dict[Any, list[Any]] = {}  # code with what its free variables hold, which keeps the ids
         self._class_names: dict[type, frozenset[str]] = {}
         self._locals: dict[Any, tuple[Any, Chain, bool]] = {}  # what local variables have held
@@ -217,11 +218,15 @@ class Reach:
 
         known = [fn for fn in self._functions.get(code, ()) if fits(fn)]
         if not known and code not in self._inner:  # else it is made during the trace
+            known = [fn for fn in self._searched.get(code, ()) if fits(fn)]
+        if not known and code not in self._inner:
             held = [values.get(name, ABSENT) for name in code.co_freevars]
             key = (id(code), *map(id, held))
             if key in self._without_function:
                 return
-            known = [fn for fn in gc.get_referrers(code) if isinstance(fn, types.FunctionType) and fits(fn)]
+            found = [fn for fn in gc.get_referrers(code) if isinstance(fn, types.FunctionType)]  # this looks at every object
+            known = [fn for fn in found if fits(fn)]
+            self._searched[code] = found
             if not known:
                 self._without_function[key] = held
         for fn in known:
@@ -254,6 +259,7 @@ class Reach:
             if (value := kept()) is not None:
                 self._along(value, chain.root, chain.attributes, fresh=True, any_name=any_name)
         self._locals.clear()
+        self._searched.clear()
         self._spread()
         return self
 
