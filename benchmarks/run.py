@@ -1,7 +1,8 @@
-"""Runs all benchmarks for ``make bench``. Figures go to ``results/<date>-<machine>.json``, and tables and plots to the docs.
+"""Runs all benchmarks for ``make bench``. Figures go to ``results/<date>-<machine>.json``, and all tables to a file beside it.
 
-``training.py``, ``startup.py`` and ``growth.py`` write figures. Of the others, the printed tables are kept. Each benchmark is a
-process with a deadline. Run: ``python benchmarks/run.py [--peers-python /path/to/python] [--minutes 150]``.
+``docs/performance.md`` gets a summary of them, and the plots. ``training.py``, ``startup.py`` and ``growth.py`` write figures. Of
+the others, the printed tables are kept. Each benchmark is a process with a deadline. Run:
+``python benchmarks/run.py [--peers-python /path/to/python] [--minutes 150]``.
 
 A run of a part (``--only``, ``--models`` and others) writes a file of its own and leaves the page as it is.
 ``--from WHOLE PART`` draws both together.
@@ -33,6 +34,7 @@ from contenders._cases import ALL_CASES
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 PAGE, PLOTS = DOCS / "performance.md", DOCS / "performance"
+RESULTS = HERE / "results"
 
 _CHATTER = re.compile(r"[IWE]\d{4} ")  # lines of TensorFlow's log
 _PRINTED_DEADLINE = 900.0  # the least seconds for each benchmark that prints tables
@@ -62,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", choices=[*FIGURES, *PRINTED], default=[*FIGURES, *PRINTED])
     training.add_options(parser)
     parser.add_argument("--page", type=Path, help="fill this page instead of docs/performance.md")
+    parser.add_argument("--tables", type=Path, help="write all tables here instead of results/<date>-tables.md, or beside the page")
     parser.add_argument("--from", type=Path, nargs="+", dest="sources", help="fill the page from these files, and measure nothing")
     return parser.parse_args()
 
@@ -165,7 +168,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "date": f"{now:%Y-%m-%d}",
         "machine": machine(),
         "libraries": libraries,
-        "gpu": "measured by itself: see [One GPU](#one-gpu)",
+        "gpu": "measured by itself: One GPU in docs/performance.md",
         "printed": {},
     }
     begun, budget, printed = time.monotonic(), 60 * args.minutes, [name for name in args.only if name in PRINTED]
@@ -220,32 +223,51 @@ def merged(files: list[dict[str, Any]]) -> dict[str, Any]:
             names[0] = "training (" + ", ".join(dict.fromkeys(case for case, _ in new)) + ")"
         whole |= {name: found[name] for name in ("startup", "growth") if name in found}
         whole["printed"] = whole["printed"] | found["printed"]
+        whole["date"] = max(whole["date"], found["date"])
         whole["heads"].append(f"From a run by itself: {', '.join(names)}. {head(found)}")
     return whole
 
 
-def page(found: dict[str, Any]) -> str:
-    """Write the measured part of the docs."""
-    parts = [*found.get("heads", [head(found)])]
+def page(found: dict[str, Any], tables_path: Path) -> str:
+    """Write the measured part of the docs: what to expect, and where all tables are."""
+    shown = tables_path.relative_to(HERE.parent) if tables_path.is_relative_to(HERE.parent) else tables_path.name
+    names = ", ".join(f"`{source}`" for source in found["sources"])
+    parts = [*found.get("heads", [head(found)]), f"All tables, with the intervals: `{shown}`, drawn from {names}."]
     if "training" in found:
-        parts += ["### Training", *map(training.table, found["training"]["results"])]
-    if "startup" in found:
-        parts += ["### Start", startup.table(found["startup"])]
+        parts += ["### Training", training.summary(found["training"]["results"])]
+    if "growth" in found or "startup" in found:
+        parts += _start_and_growth(found)
     if "growth" in found:
-        parts += ["### Growth", growth.table(found["growth"]["results"])]
-        parts += [
+        plots = [
             f"![{growth.QUANTITIES[r['quantity']].title}](performance/growth-{r['quantity'].replace('_', '-')}.svg)"
             for r in found["growth"]["results"]
             if "failed" not in r
         ]
+        parts.append("\n".join(plots))
+    return "\n\n".join(parts)
+
+
+def _start_and_growth(found: dict[str, Any]) -> list[str]:
+    """Write the tables of starts and of growth."""
+    parts = ["### Start", startup.table(found["startup"])] if "startup" in found else []
+    return parts + (["### Growth", growth.table(found["growth"]["results"])] if "growth" in found else [])
+
+
+def tables(found: dict[str, Any]) -> str:
+    """Write all tables, and what benchmarks without figures have printed."""
+    parts = [f"# All tables of the benchmarks, {found['date']}", *found.get("heads", [head(found)])]
+    parts.append(f"Drawn by `benchmarks/run.py --from {' '.join(found['sources'])}`.")
+    if "training" in found:
+        parts += ["## Training", *map(training.table, found["training"]["results"])]
+    parts += [part.replace("### ", "## ") for part in _start_and_growth(found)]
     for name, called in found["printed"].items():
         lines = [line for line in called["text"].strip("\n").rstrip().splitlines() if not _CHATTER.match(line)] or ["no message"]
         last = ([line for line in lines if "Error" in line] or lines)[-1]
         failed = f"{called['failed']}: `{last[:160]}`"
-        parts += [f"### `{name}`", failed if called["failed"] else markdown_of(lines)]
+        parts += [f"## `{name}`", failed if called["failed"] else markdown_of(lines)]
     if not any(ALL_CASES[result["case"]].gpu for result in found.get("training", {}).get("results", [])):
-        parts += ["### GPU", f"| CNN, ResNet-50, GPT-2 in bfloat16 on one GPU | {found['gpu']} |\n|---|---|"]
-    return "\n\n".join(parts)
+        parts += ["## GPU", f"| CNN, ResNet-50, GPT-2 in bfloat16 on one GPU | {found['gpu']} |\n|---|---|"]
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown_of(lines: list[str]) -> str:
@@ -267,12 +289,12 @@ def markdown_of(lines: list[str]) -> str:
     return "\n".join(parts)
 
 
-def fill(path: Path, found: dict[str, Any]) -> None:
-    """Write the figures between the markers of a page."""
+def fill(path: Path, found: dict[str, Any], tables_path: Path) -> None:
+    """Write the summary of the figures between the markers of a page."""
     text = path.read_text(encoding="utf-8")
     filled, count = re.subn(
         r"(<!-- measured -->\n).*?(<!-- end of measured -->)",
-        lambda match: f"{match[1]}\n{page(found)}\n{match[2]}",
+        lambda match: f"{match[1]}\n{page(found, tables_path)}\n{match[2]}",
         text,
         flags=re.DOTALL,
     )
@@ -287,24 +309,28 @@ def main() -> None:
     exit_when_terminated()
     if args.sources:
         found = merged([json.loads(path.read_text()) for path in args.sources])
+        found["sources"] = [path.name for path in args.sources]
     else:
         found = measure(args)
         path = write(found, part(args))
+        found["sources"] = [path.name]
         if part(args) and not args.page:
             print(f"a part: the page keeps its figures. Draw them together: python benchmarks/run.py --from WHOLE.json {path}")
             return finish(found)
-    fill(args.page or PAGE, found)
+    beside = args.page.with_name(f"{args.page.stem}-tables.md") if args.page else RESULTS / f"{found['date']}-tables.md"
+    tables_path = args.tables or beside
+    tables_path.write_text(tables(found), encoding="utf-8")
+    fill(args.page or PAGE, found, tables_path)
     if "growth" in found:
         growth.draw(found["growth"]["results"], PLOTS)
-    print(f"tables: {args.page or PAGE}")
+    print(f"tables: {tables_path}, {args.page or PAGE}")
     return finish(found)
 
 
 def write(found: dict[str, Any], part: str) -> Path:
     """Write the figures to the folder of results."""
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
-    path = results / f"{found['date']}-{slug(found['machine'])}{f'-{part}' if part else ''}.json"
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{found['date']}-{slug(found['machine'])}{f'-{part}' if part else ''}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(f"figures: {path}")
     return path

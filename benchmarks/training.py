@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from _figures import gpu, machine, shown
 from _rounds import alternate
 from contenders._cases import ALL_CASES, CASES, GPU_CASES, Case
@@ -201,6 +203,34 @@ def table(result: dict[str, Any]) -> str:
     if text := differing(result):
         lines += ["", text]
     return "\n".join(lines)
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """Format many cases as one table, with a row for each, and name those whose losses differ.
+
+    A library's column says how many times as fast as its fastest contender ``fit`` and the loop are.
+    """
+    libraries = ("TensorFlow", "PyTorch", "stock Keras-JAX", "hand-written JAX")
+    lines = [
+        f"| model | devices | `fit`, ms/step | loop, ms/step | {' | '.join(f'against {name}' for name in libraries)} |",
+        "|---" * (4 + len(libraries)) + "|",
+    ]
+    for result in results:
+        ours = [result["contenders"].get(own, {}).get("seconds", []) for own in (FIT, LOOP)]
+        times = [f"{statistics.median(found) / result['steps'] * 1e3:.3g}" if found else "-" for found in ours]
+        case = ALL_CASES[result["case"]]
+        row = [case.title, "1 GPU" if case.gpu else str(result["replicas"]), *times]
+        row += [", ".join(least_ratio(library, found, result) for found in ours) for library in libraries]
+        lines.append(f"| {' | '.join(row)} |")
+    notes = [f"* {result['case']}, {result['replicas']}: {text}" for result in results if (text := differing(result))]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def least_ratio(library: str, ours: list[float], result: dict[str, Any]) -> str:
+    """Return the least ratio to a contender of a library, or a dash if there is none."""
+    peers = [found["seconds"] for name, found in result["contenders"].items() if name.startswith(library) and not found["failed"]]
+    paired = [np.divide(peer, ours) for peer in peers if ours and len(peer) == len(ours)]
+    return f"{min(float(np.median(ratios)) for ratios in paired):.2f}" if paired else "-"
 
 
 def cells(name: str, result: dict[str, Any]) -> dict[str, str]:

@@ -71,7 +71,7 @@ def table(case: str, seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_a_part_replaces_its_tables_on_the_page(tmp_path: Path) -> None:
+def test_a_part_replaces_its_tables_in_the_file_and_on_the_page(tmp_path: Path) -> None:
     printed = {"plan.py": {"text": "| a |\n|---|\n| 1 |\n", "failed": ""}}
     whole = results(0.1, training={"results": [table("cnn", 0.1), table("resnet", 0.2)]}, printed=printed)
     part = results(0.2, training={"results": [table("unet", 0.4), table("cnn", 0.3)]})
@@ -82,9 +82,17 @@ def test_a_part_replaces_its_tables_on_the_page(tmp_path: Path) -> None:
     command = [sys.executable, str(RUN), "--from", str(tmp_path / "whole"), str(tmp_path / "part"), "--page", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    text = page.read_text()
-    assert "old" not in text
-    assert "From a run by itself: training (unet, cnn). 2026-11-21; Chip" in text
+    summary, text = page.read_text(), (tmp_path / "page-tables.md").read_text()
+    assert summary.startswith("Before\n<!-- measured -->\n\n2026-11-21; Chip")
+    assert summary.endswith("<!-- end of measured -->\nAfter\n")
+    assert "old" not in summary
+    assert "All tables, with the intervals: `page-tables.md`, drawn from `whole`, `part`." in summary
+    # In the order of the cases, with the part's figures of the CNN.
+    fits = [line.split("|")[3].strip() for line in summary.splitlines() if line.endswith("| - | -, - | -, - | -, - | -, - |")]
+    assert fits == ["300", "200", "400"]
     rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| Replicant fit |")]
-    assert rows == ["300", "200", "400"]  # in the order of the cases, with the part's figures of the CNN
-    assert "### `plan.py`" in text
+    assert rows == fits
+    for drawn in (summary, text):
+        assert "From a run by itself: training (unet, cnn). 2026-11-21; Chip" in drawn
+    assert "## `plan.py`" in text
+    assert "plan.py" not in summary

@@ -202,3 +202,18 @@ def test_a_contender_that_ignores_the_end_of_its_input_is_killed(tmp_path: Path)
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_the_summary_compares_with_the_fastest_form_of_each_library() -> None:
+    names = ["Replicant fit", "Replicant loop", "PyTorch", "PyTorch, torch.compile", "hand-written JAX"]
+    losses: dict[str, float | None] = {**dict.fromkeys(names, 2.3), "PyTorch, torch.compile": 2.4}
+    found = result(losses)
+    seconds = {"Replicant loop": [0.1, 0.2], "PyTorch": [0.6, 0.8], "PyTorch, torch.compile": [0.3, 0.3], "hand-written JAX": [0.1]}
+    for name, times in seconds.items():
+        found["contenders"][name]["seconds"] = times
+    found["contenders"]["hand-written JAX"]["failed"] = "died"
+    assert training.summary([found]).splitlines()[2:] == [
+        "| Fashion-MNIST CNN of the guides | 1 | 150 | 75 | -, - | 1.12, 2.25 | -, - | -, - |",
+        "",
+        "* cnn, 1: **First loss more than 0.2 % away from the median of all, 2.3000:** PyTorch, torch.compile.",
+    ]

@@ -23,7 +23,7 @@ from ._switch import is_on
 
 FAMILY = "numba_lstm"
 TARGET = "replicant_lstm"
-MAX_UNITS = 512  # measured up to here, see docs/performance.md
+MAX_UNITS = 512  # measured up to here, see benchmarks/results/2026-11-29-kernels-history.md
 UNITS_AT_ONCE = 32  # two registers of AVX-512, or four of AVX2
 MIN_PRODUCTS = 1 << 16  # of all steps
 
