@@ -28,8 +28,8 @@ def without_numba() -> Iterator[None]:
         yield
 
 
-def drawn(*shape: int, dtype: str = "float32") -> jax.Array:
-    return jnp.asarray(RNG.normal(size=shape).astype(np.float32)).astype(dtype)
+def drawn(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32).astype(dtype)
 
 
 def lowered(dimensions: Any, *operands: Any, **params: Any) -> str:
@@ -144,7 +144,7 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
         (drawn(1, 1 << 15), drawn(1, 16), FIRST),
         (drawn(127, 64), drawn(127, 8), FIRST),
         (drawn(128, 512), drawn(128, 33), FIRST),
-        (drawn(8, 64, 64, dtype="bfloat16"), drawn(8, 64, 64, dtype="bfloat16"), BATCH),
+        (drawn(8, 64, 64, dtype=jnp.bfloat16), drawn(8, 64, 64, dtype=jnp.bfloat16), BATCH),
         (drawn(96, 64), drawn(96, 64), ((((), ()), ((), ())))),
         (drawn(0, 96), drawn(0, 64), FIRST),
         (drawn(4096), drawn(4096), FIRST),

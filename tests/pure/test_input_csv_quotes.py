@@ -123,8 +123,7 @@ def test_a_record_that_does_not_end_is_given_up_at_a_bound(tmp_path):
     assert list(CsvDataset(str(path), [0, ""], max_record_bytes=85)) == [(1, "x\n" * 40), (2, "b")]
     bounded = CsvDataset(str(path), [0, ""], max_record_bytes=84)
     with pytest.raises(
-        ElementError,
-        match=r"field 1 are not closed: the file ends, max_record_bytes \(84 bytes\) are over, or .* The record is: '1,\"x'",
+        ElementError, match=r"1 are not closed: the file ends, max_record_bytes \(84 bytes\) are over, or .* The record is: '1,\"x'"
     ):
         list(bounded)
     iterator = iter(bounded.ignore_errors())

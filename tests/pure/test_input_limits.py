@@ -13,12 +13,13 @@ import zlib
 import numpy as np
 import pytest
 import zstandard
+from PIL import Image
 
 from replicant import data as rd
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
 from replicant.input.files._files import FileReader
 from replicant.input.files._records import read_record, record_parts
-from replicant.keras.utils import audio_dataset_from_directory
+from replicant.keras.utils import audio_dataset_from_directory, image_dataset_from_directory
 
 MB = 1 << 20
 
@@ -82,13 +83,9 @@ def test_a_sample_of_a_tar_may_have_so_many_bytes_and_no_more(tmp_path):
     size = 512 + 3072 + 512 + 1024
     assert [len(each["x"]) for each in rd.TarDataset(tmp_path / "a", max_record_bytes=size)] == [0, 3000, 0]
     limited = rd.TarDataset(tmp_path / "a", max_record_bytes=size - 1)
-    with pytest.raises(
-        DatasetError, match=r"TarDataset: the record at byte 512 of '.*a' has more than 5,119 bytes, the most that max"
-    ):
+    with pytest.raises(DatasetError, match=r"TarDataset: the record at byte 512 of '.*a' has more than 5,119 bytes, the most"):
         list(limited)
-    with pytest.raises(
-        DatasetError, match=r"TarDataset: the sample at byte 512 of '.*a' has more than 5,119 bytes, the most that max"
-    ):
+    with pytest.raises(DatasetError, match=r"TarDataset: the sample at byte 512 of '.*a' has more than 5,119 bytes, the most"):
         list(limited.global_shuffle(seed=0))
 
 
@@ -144,9 +141,7 @@ def test_a_compressed_record_of_a_saved_dataset_has_a_limit(tmp_path):
     rd.Dataset.from_tensor_slices(np.zeros((4, MB), np.int8)).save(tmp_path, compression="GZIP")
     assert len(list(rd.Dataset.load(tmp_path, compression="GZIP"))) == 4
     limited = rd.Dataset.load(tmp_path, compression="GZIP", max_record_bytes=4 * MB)
-    with pytest.raises(
-        DatasetError, match=r"load: the record at byte 0 of '.*shard-00000' has more than 4,194,304 bytes, the most"
-    ):
+    with pytest.raises(DatasetError, match=r"load: the record at byte 0 of '.*shard-00000' has more than 4,194,304 bytes, the"):
         list(limited)
     (file,) = tmp_path.rglob("shard-*")
     file.write_bytes(framed(zlib.compress(bytes(64 * MB))))
@@ -182,7 +177,7 @@ def mds(path, stated):
     [
         (
             lambda raw: ({"samples": 1 << 40}, None),
-            r"shard 0 has 1099511627776 samples in 18 bytes, and their offsets alone take more",
+            r"shard 0 has 1099511627776 samples in 18 bytes, and their offsets alone take",
         ),
         (lambda raw: ({"samples": 1 << 63}, None), r"shard 0 has 9223372036854775808 samples"),
         (
@@ -214,13 +209,13 @@ def test_a_shard_that_claims_much(tmp_path, stated, what):
         (
             1,
             2,
-            r"it has 1 samples per second, so converting it to 16000 would take a filter of 320,000 numbers and make 320,000,000",
+            r"it has 1 samples per second, so converting it to 16000 would take a filter of .* make 320,000,000 numbers of 20,000",
         ),
         (4294967291, 2, r"it has 4294967291 samples per second, so converting it to 16000 would take a filter of 85,899,345,820"),
         (
             16000,
             10_000,
-            r"it has 10000 channels, which 10,000 samples make 100,000,000 numbers; 67,108,864 are the most for more than 8",
+            r"it has 10000 channels, which 10,000 samples make 100,000,000 numbers; 16,777,216 are the most",
         ),
     ],
 )
@@ -272,6 +267,23 @@ def test_a_pax_header_that_is_none(tmp_path, records):
     path = lines(tmp_path / "a", whole + bytes(1024))
     with pytest.raises(DatasetError, match=r"'.*a' is damaged at byte 0, .*: byte \d of its extended header begins no record"):
         list(rd.TarDataset(path))
+
+
+def test_a_picture_that_claims_much(tmp_path):
+    (tmp_path / "a").mkdir()
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(stream, format="jpeg")
+    data = bytearray(stream.getvalue())
+    at = data.index(b"\xff\xc0") + 5
+    data[at : at + 4] = struct.pack(">HH", 8000, 9000)
+    (tmp_path / "a" / "0.jpg").write_bytes(data)
+
+    def read():
+        return list(image_dataset_from_directory(tmp_path, image_size=(8, 8), verbose=False))
+
+    with pytest.raises(DatasetError, match=r"'.*0\.jpg' is no .* picture, or it is damaged: \d+ bytes cannot hold 9000 x 8000"):
+        read()
+    assert peak(read) < 20
 
 
 def test_a_pax_header_has_a_limit(tmp_path):
@@ -366,9 +378,7 @@ def test_a_saved_dataset_without_its_last_record(tmp_path):
     index = json.loads((tmp_path / "snapshot.json").read_text())
     index["shards"][0]["blocks"].pop()
     (tmp_path / "snapshot.json").write_text(json.dumps(index))
-    with pytest.raises(
-        DatasetError, match=r"load: '.*shard-00000' is damaged in the record at byte \d+\. Save the dataset again\."
-    ):
+    with pytest.raises(DatasetError, match=r"load: '.*shard-00000' is damaged in the record at byte \d+\. Save the"):
         list(rd.Dataset.load(tmp_path))
 
 

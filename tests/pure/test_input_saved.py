@@ -298,7 +298,5 @@ def test_a_pipe_instead_of_a_file_is_not_waited_for(tmp_path):
     [file] = tmp_path.glob("run-*/shard-*")
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(
-        DatasetError, match=r"cannot read '.*shard-00000': It is not a regular file but a pipe, a device or a socket\."
-    ):
+    with pytest.raises(DatasetError, match=r"cannot read '.*shard-00000': It is not a regular file but a pipe, a device"):
         list(Dataset.load(tmp_path))

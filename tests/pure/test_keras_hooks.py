@@ -1,6 +1,7 @@
 """All that Replicant wraps or reads inside of Keras stands in one table; nothing is done beside it."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,13 @@ ON_OBJECTS = {("coordinator/keras/_rule.py", "optimizer"), ("keras/_fit.py", "mo
 SETTERS = ("setattr", "delattr", "object.__setattr__", "type.__setattr__")
 
 
-def users_of_keras() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def users_of_keras() -> tuple[tuple[str, ast.Module], ...]:
     """The files of Replicant that are about Keras, or import it or what extends it."""
+    return tuple(_users_of_keras())
+
+
+def _users_of_keras() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         imported = {part for name in imports(tree) for part in name.split(".")}
@@ -58,7 +64,8 @@ def private_names_used(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def own_attributes(kind: ast.ClassDef) -> Iterator[ast.Attribute]:
     """What a class says of ``self._name``, where it makes that itself."""
-    of_self = [node for node in ast.walk(kind) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"]
+    attributes = [node for node in ast.walk(kind) if isinstance(node, ast.Attribute)]
+    of_self = [node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"]
     made = {node.attr for node in of_self if isinstance(node.ctx, ast.Store)}
     made |= {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
     yield from (node for node in of_self if node.attr in made)
@@ -93,7 +100,8 @@ def test_nothing_beside_the_table_changes_classes_or_modules_of_keras():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in SETTERS:
                 changes.add((file, ast.unparse(node.args[0])))
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-                changes |= {(file, ast.unparse(node)) for name in keras_names if ast.unparse(node).startswith(f"{name}.")}
+                text = ast.unparse(node)
+                changes |= {(file, text) for name in keras_names if text.startswith(f"{name}.")}
     assert changes == ON_OBJECTS | {("keras/_hooks.py", "self.owner")}
 
 

@@ -17,6 +17,7 @@ from replicant.launch.hosts import Joining, NodeRanks, SshHosts, _agent, _join, 
 from replicant.launch.hosts._agent import Agent
 from replicant.launch.hosts._facts import differences, facts_here, same_machines
 from replicant.launch.hosts._hosts import raise_all
+from replicant.launch.hosts._remote import Link
 from replicant.launch.hosts._ssh import own_address
 from replicant.launch.hosts._wire import AGENT, LAUNCHER, Wire, wire_key, workers_key
 
@@ -269,6 +270,34 @@ def test_what_comes_signed_and_cannot_be_read_closes_the_wire(ends: Any) -> None
     assert (launcher.is_open, launcher.problem) == (False, "a line came that has a number of more than 40 digits")
     for each in (launcher, agent):
         each.close()
+
+
+def test_a_signed_line_that_is_no_object_closes_the_wire(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), wire(ends[1], AGENT)
+    agent._unsent = f"{agent._proof(AGENT, 0, '[1]')} [1]\n".encode()
+    agent.flush()
+    assert launcher.receive() == []
+    assert (launcher.is_open, launcher.problem) == (False, "a line came that is no object: [1]")
+    for each in (launcher, agent):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({"kind": "beat", "stopped": []}, "KeyError('number')"),
+        ({"kind": "beat", "number": 1, "stopped": [[]]}, "TypeError("),
+        ({"kind": "facts", "worker": []}, "TypeError("),
+        ({"no": "kind"}, "KeyError('kind')"),
+    ],
+)
+def test_an_agent_that_says_what_makes_no_sense_is_lost(ends: Any, message: dict[str, Any], error: str) -> None:
+    link, agent = Link("node 1 (b)", wire(ends[0], LAUNCHER), 60.0), wire(ends[1], AGENT)
+    agent.send(**message)
+    assert link.listen() == []
+    assert link.lost.startswith(f"node 1 (b) has said what makes no sense ({error}")
+    link.close()
+    agent.close()
 
 
 def test_own_addresses() -> None:

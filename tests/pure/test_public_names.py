@@ -209,6 +209,7 @@ GOLDEN = {
         "WorkerLostError",
         "WorkerMismatchError",
         "WorkersChangedError",
+        "WriteError",
     ],
     "replicant.plan": ["Exchange", "Memory", "Plan", "make_plan"],
     "replicant.trackers": ["MLflowTracker", "Row", "TensorBoardTracker", "TrackedRun", "Tracker", "WandBTracker"],

@@ -1,5 +1,6 @@
 """Blocks as bytes: a JSON description and raw arrays. Reading them executes nothing."""
 
+import functools
 import json
 import struct
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from ..graph._blocks import Block, Boxed, Column, Dense
 from ..graph._structure import STRING, spec_of
 
 _SIZE = struct.Struct("<Q")
+_USUAL = 4096  # bytes of a description that is kept for the next block
 _LARGE = 32 << 20  # bytes of a block, of which one is in memory when it is read
 _STRICT = "surrogateescape"  # file names need not be UTF-8
 
@@ -62,7 +64,8 @@ def decode_block(data: bytes, structure: Any) -> Block:
 
 def _decoded(data: bytes, structure: Any) -> Block:
     (size,) = _SIZE.unpack_from(data)
-    head = read_json(data[_SIZE.size : _SIZE.size + size], len(data))
+    text = data[_SIZE.size : _SIZE.size + size]
+    head = _usual_head(text) if size <= _USUAL else read_json(text, len(text))
     payload = memoryview(data)[_SIZE.size + size :]
     at = 0
     columns: list[Column] = []
@@ -83,6 +86,20 @@ def _decoded(data: bytes, structure: Any) -> Block:
     if len(columns) != structure.num_leaves or any(len(column.refs) != head["size"] for column in columns):
         raise ValueError(f"a block of {head['size']} elements has other columns")
     return Block(structure, columns, head["size"])
+
+
+@functools.lru_cache(maxsize=16)
+def _usual_head(text: bytes) -> Any:
+    """What a description says, which is mostly that of the block before. Nobody writes to it."""
+    return read_json(text, len(text))
+
+
+@functools.lru_cache(maxsize=64)
+def _dtype(name: str) -> np.dtype:
+    dtype = np.dtype(name)
+    if dtype.hasobject or not dtype.itemsize or dtype.name != name:
+        raise ValueError(f"no array here has the dtype {name!r}")
+    return dtype
 
 
 def _count(value: Any) -> int:
@@ -117,9 +134,7 @@ def _encode_array(array: np.ndarray) -> tuple[dict[str, Any], bytes]:
 def _decode_array(description: dict[str, Any], data: bytes) -> np.ndarray:
     shape = tuple(map(_count, description["shape"]))
     if "dtype" in description:
-        dtype = np.dtype(description["dtype"])
-        if dtype.hasobject or not dtype.itemsize or dtype.name != description["dtype"]:
-            raise ValueError(f"no array here has the dtype {description['dtype']!r}")
+        dtype = _dtype(description["dtype"])
         array = np.frombuffer(data, dtype)
         if dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
             raise ValueError("a bool is neither 0 nor 1")

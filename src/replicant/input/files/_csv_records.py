@@ -39,7 +39,12 @@ class CsvRecords(Lines):
     def split(self, path: str, offset: int, data: memoryview, last: bool, looked: "Looked | None" = None) -> Cut:
         text = data.tobytes()
         first = int(self.header and offset == 0)
-        if self.quotes and b'"' in text:
+        records: list[bytes] = []
+        for lines in _pieces(text, 0, last):
+            records += lines
+            if len(records) > first:
+                break
+        if self.quotes and b'"' in text and self._any_opens(records):
             ends = [0]
             for end in self._ends_of_records(text, last, offset, looked or Looked()):
                 ends.append(end)
@@ -47,13 +52,12 @@ class CsvRecords(Lines):
                     break
             records = [text[start:end] for start, end in itertools.pairwise(ends)]
         else:
-            records = []
-            for lines in _pieces(text, 0, last):
-                records += lines
-                if len(records) > first:
-                    break
             ends = [0, *itertools.accumulate(map(len, records))]
         return self._decoded(path, offset, data, [each.rstrip(b"\r\n") for each in records[first:]], ends[first + 1 :])
+
+    def _any_opens(self, lines: list[bytes]) -> bool:
+        opens = _patterns(self.delimiter.encode()).opens.fullmatch
+        return any(b'"' in line and opens(line) for line in lines)
 
     def _ends_of_records(self, text: bytes, last: bool, offset: int, looked: "Looked") -> Iterator[int]:
         """Yield where each whole record ends.

@@ -16,7 +16,8 @@ class FixedLength(FileFormat):
     footer_bytes: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_record_bytes", self.record_bytes + self.header_bytes + self.footer_bytes)
+        whole = self.record_bytes + self.header_bytes + self.footer_bytes
+        object.__setattr__(self, "max_record_bytes", max(self.max_record_bytes, whole))
 
     @property
     def name(self) -> str:

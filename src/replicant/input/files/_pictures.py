@@ -8,6 +8,9 @@ import numpy as np
 
 from ...errors import ConfigurationError, DatasetError
 
+# JPEG has a bit for each block of 64 pixels at least, and PNG a byte for 8,256. Others hold more, if all pixels are the same.
+_JPEG_PIXELS_PER_BYTE, _PIXELS_PER_BYTE = 1 << 10, 1 << 14
+_ANYWAY = 1 << 23  # pixels that a file of another kind may have, however few bytes it has
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "WEBP")  # whatever the name of the file says
 # What libpng takes of red, green and blue, in parts of 32768.
 _GREY_OF = np.array([9798, 19235, 3735], np.int64)
@@ -37,6 +40,7 @@ def decoded(
     """
     try:
         with pillow.open(io.BytesIO(data), formats=_FORMATS) as picture:
+            _check_size(picture, len(data))
             if channels == 1 and picture.format == "JPEG":
                 picture.draft("L", None)  # the file has the brightness by itself
             return _with_channels(picture, channels)
@@ -46,6 +50,18 @@ def decoded(
             f"{name}: {path!r} is no BMP, GIF, JPEG, PNG or WebP picture, or it is damaged: {error}. Copy the file again, or "
             f"{remedy}."
         ) from error
+
+
+def _check_size(picture: Any, num_bytes: int) -> None:
+    """Check that a picture has bytes for its pixels. Otherwise, room would be made for what is not there.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    width, height = picture.size
+    most = _JPEG_PIXELS_PER_BYTE * num_bytes if picture.format == "JPEG" else max(_ANYWAY, _PIXELS_PER_BYTE * num_bytes)
+    if width * height > most:
+        raise ValueError(f"{num_bytes:,} bytes cannot hold {width} x {height} pixels")
 
 
 def _with_channels(picture: Any, channels: int) -> np.ndarray:

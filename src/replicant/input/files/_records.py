@@ -197,16 +197,22 @@ def record_parts(record: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     return length, _CHECKSUM.pack(_checksum(length)), record, _CHECKSUM.pack(_checksum(record))
 
 
-def read_record(file: BinaryIO) -> bytes | None:
-    """Return the record that begins here, or None if it is damaged or cut off."""
+def read_record(file: BinaryIO, room: int | None = None) -> bytes | None:
+    """Return the record that begins here, or None if it is damaged or cut off.
+
+    ``room`` is how many bytes it takes, if that is known: it is damaged if it takes others.
+    """
     head = file.read(_HEAD)
     if len(head) < _HEAD or _is_wrong(head, 0, _LENGTH.size):
         return None
     size = _LENGTH.unpack_from(head)[0]
-    at, end = file.tell(), file.seek(0, os.SEEK_END)
-    if size + _CHECKSUM.size > end - at:  # `read` would make room for all that it is asked for
+    if room is None:
+        at, end = file.tell(), file.seek(0, os.SEEK_END)
+        file.seek(at)
+        if size + _CHECKSUM.size > end - at:  # `read` would make room for all that it is asked for
+            return None
+    elif _HEAD + size + _CHECKSUM.size != room:
         return None
-    file.seek(at)
     body = file.read(size + _CHECKSUM.size)
     return body[:size] if len(body) == size + _CHECKSUM.size and not _is_wrong(body, 0, size) else None
 

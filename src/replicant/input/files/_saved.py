@@ -103,15 +103,16 @@ class SavedCursor(Cursor):
             if self.file is None:
                 self.file = open_regular(shard.path)
                 self.close_file = weakref.finalize(self, self.file.close)  # even if an iterator is dropped without `close`
-            end = self.file.seek(0, os.SEEK_END) if end is None else end
+            size = os.fstat(self.file.fileno()).st_size
+            end = size if end is None else end
             self.file.seek(at)
-            record = read_record(self.file)
+            record = read_record(self.file, end - at) if end <= size else None
         except OSError as error:
             raise DatasetError(
                 f"load: cannot read {shard.path!r}: {error.strerror}. Another save may have replaced it. Call `load` again."
             ) from error
         self.counts.add("file_bytes", 0 if record is None else len(record))
-        block = None if record is None or self.file.tell() != end else self._decoded(record, at)
+        block = None if record is None else self._decoded(record, at)
         if block is None or block.size != count:
             raise DatasetError(f"load: {shard.path!r} is damaged in the record at byte {at}. Save the dataset again.")
         return block

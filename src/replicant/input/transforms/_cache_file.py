@@ -172,7 +172,7 @@ class _KeptFile(Kept):
         self.current: tuple[int, Block] | None = None
 
     def _index(self) -> dict[str, Any]:
-        size = self.file.seek(0, os.SEEK_END)
+        size = self.size = self.file.seek(0, os.SEEK_END)
         self.end = 0  # of the records
         if size >= _TAIL.size:
             self.file.seek(size - _TAIL.size)
@@ -197,10 +197,10 @@ class _KeptFile(Kept):
     def _record(self, at: int, end: int) -> bytes:
         """The record that begins and ends there."""
         record = None
-        if at < end:
+        if at < end <= self.size:
             self.file.seek(at)
-            record = read_record(self.file)
-        if record is None or self.file.tell() != end:
+            record = read_record(self.file, end - at)
+        if record is None:
             raise self._refused(f"is damaged in the record at byte {at}.")
         self.counts.add("file_bytes", len(record))
         return record

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from ...errors import DatasetError
 
 _PCM = 1
-_MOST_NUMBERS = 1 << 26  # of a filter, or of a converted sound
+_MOST_TAPS = 1 << 22  # of the filter that converts a rate
+_MANY = 1 << 24  # numbers, which a sound may have only if its file has many, too
+_MOST_TIMES = 64  # as many numbers as the file has
 _USUAL_CHANNELS = 8
 _FORMAT = struct.Struct("<HHIIHH")
 
@@ -45,12 +47,12 @@ def resampled(name: str, path: str, sound: NDArray[np.float32], rate: int, new_r
         return sound
     common = math.gcd(rate, new_rate)
     taps, samples = 20 * max(rate, new_rate) // common, sound.size * new_rate // rate
-    if max(taps, samples) > _MOST_NUMBERS:
+    if taps > _MOST_TAPS or (samples > _MANY and samples > _MOST_TIMES * sound.size):
         raise _error(
             name,
             path,
-            f"it has {rate} samples per second, so converting it to {new_rate} would take a filter of {taps:,} numbers and make "
-            f"{samples:,}; {_MOST_NUMBERS:,} are the most",
+            f"it has {rate} samples per second, so converting it to {new_rate} would take a filter of {taps:,} numbers, of which "
+            f"{_MOST_TAPS:,} are the most, and make {samples:,} numbers of {sound.size:,}",
         )
     return signal.resample_poly(sound, new_rate // common, rate // common, axis=0).astype(np.float32)
 
@@ -62,9 +64,9 @@ def check_padded(name: str, path: str, sound: NDArray[np.float32], length: int) 
         DatasetError: If it does.
     """
     channels = sound.shape[1]
-    if channels > _USUAL_CHANNELS and channels * length > _MOST_NUMBERS:
+    if channels > _USUAL_CHANNELS and channels * length > _MANY:
         what = f"it has {channels} channels, which {length:,} samples make {channels * length:,} numbers"
-        raise _error(name, path, f"{what}; {_MOST_NUMBERS:,} are the most for more than {_USUAL_CHANNELS} channels")
+        raise _error(name, path, f"{what}; {_MANY:,} are the most for more than {_USUAL_CHANNELS} channels")
 
 
 def _chunks(data: bytes) -> dict[bytes, bytes] | None:
