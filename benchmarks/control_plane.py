@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from replicant.cluster import Membership
-from replicant.cluster._heartbeat import WORKER, proof
+from replicant.cluster._handshake import proof
+from replicant.cluster._heartbeat import WORKER
 from replicant.cluster._rollcall import call_roll
 from replicant.cluster._world import Timeouts, World
 from replicant.data import Dataset, DistributedDataset

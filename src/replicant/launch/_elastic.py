@@ -7,7 +7,7 @@ what is done, and this file does it. The workers' side is ``replicant.run_elasti
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from ._channel import Message
+from ..cluster._door import Message
 from ._environment import Place
 from ._generations import Generations
 from ._orders import End, Form, GiveUp, Order, Say, Start, Tell

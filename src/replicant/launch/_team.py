@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from ..cluster._door import Message
 from . import _policy
-from ._channel import Channel, Message
+from ._channel import Channel
 from ._clock import Clock
 from ._console import Console
 from ._deadlines import Deadlines
