@@ -175,7 +175,10 @@ def test_what_is_no_file_is_not_opened(tmp_path, suffix):
     (tmp_path / f"folder{suffix}").mkdir()
     for name in ("pipe", "zero"):
         path = tmp_path / f"{name}{suffix}"
-        assert refused(path) == f"{path} cannot be read: [Errno 22] It is not a regular file: '{path}'."
+        assert (
+            refused(path)
+            == f"{path} cannot be read: [Errno 22] It is not a regular file but a pipe, a device or a socket: '{path}'."
+        )
     assert refused(tmp_path / f"folder{suffix}").startswith(f"{tmp_path / 'folder'}{suffix} cannot be read: ")
 
 

@@ -89,7 +89,7 @@ def test_every_error_is_ours_and_a_builtin_one() -> None:
     assert all(c.__name__ in errors.__doc__ for c in classes)
     classes = [c for c in classes if not issubclass(c, UserWarning)]
     assert all(issubclass(c, errors.ReplicantError) for c in classes)
-    builtin = (ValueError, TypeError, RuntimeError, IndexError, TimeoutError, AttributeError)
+    builtin = (ValueError, TypeError, RuntimeError, IndexError, TimeoutError, AttributeError, OSError)
     assert all(issubclass(c, builtin) for c in classes if c is not errors.ReplicantError)
 
 
