@@ -175,10 +175,8 @@ def test_what_is_no_file_is_not_opened(tmp_path, suffix):
     (tmp_path / f"folder{suffix}").mkdir()
     for name in ("pipe", "zero"):
         path = tmp_path / f"{name}{suffix}"
-        assert (
-            refused(path)
-            == f"{path} cannot be read: [Errno 22] It is not a regular file but a pipe, a device or a socket: '{path}'."
-        )
+        why = "[Errno 22] It is not a regular file but a pipe, a device or a socket"
+        assert refused(path) == f"{path} cannot be read: {why}: '{path}'."
     assert refused(tmp_path / f"folder{suffix}").startswith(f"{tmp_path / 'folder'}{suffix} cannot be read: ")
 
 
@@ -295,7 +293,7 @@ def test_a_folder_of_bad_files_is_translated_to_the_end(one_process, tmp_path, c
         rf"{source}/d\udcff.py: Not translated:" + "\n"
         "  2: tf.bitcast\n      there is no equivalent: write it with keras.ops, jax.numpy or Python\n"
         "\nNot read:\n"
-        f"  {source}/a.py cannot be read: [Errno 22] It is not a regular file: '{source}/a.py'.\n"
+        f"  {source}/a.py cannot be read: [Errno 22] It is not a regular file but a pipe, a device or a socket: '{source}/a.py'.\n"
         f"  {source}/b.py cannot be read: unknown encoding: nonsense.\n"
         rf"  {source}/c\x1b[2J.py is not valid Python, at 1: parser error: "
     )
