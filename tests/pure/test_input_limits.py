@@ -345,6 +345,21 @@ def test_a_cache_whose_index_is_forged(tmp_path, change, what):
         list(cached(path))
 
 
+@pytest.mark.parametrize("begin", [{"a": 5}, {"position": "x"}, {"input": [], "position": None}])
+def test_a_cache_whose_passes_began_nowhere(tmp_path, begin):
+    path = tmp_path / "kept"
+    whole = list(cached(path))
+    put(path, lambda index: {**index, "begin": begin})
+    with iter(cached(path)) as iterator:
+        assert [next(iterator) for _ in range(3)] == whole[:3]
+        state = iterator.state()
+    message = (
+        r"cache\(.*kept\): the position is of a pass that began at \{.*If the file of the cache is not one that Replicant wrote"
+    )
+    with iter(cached(path)) as again, pytest.raises(DatasetError, match=message):
+        again.restore(state)
+
+
 def test_a_cache_of_other_parts(tmp_path):
     path = tmp_path / "kept"
     list(cached(path))

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 
+from ...errors import DatasetError
 from ...storage._counts import counting, current_counts
 from ..graph._blocks import Block, Boxed, Column, Dense, concatenate
 from ..graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
@@ -111,7 +112,16 @@ class Cache(OneInput):
         return self.input
 
     def open(self, state: State | None = None) -> Cursor:
-        cursor = CacheCursor(self.input.open(state and state["begin"]), self.store, self.strict)
+        try:
+            source = self.input.open(state and state["begin"])
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            if state is None:
+                raise
+            raise DatasetError(
+                f"{self.label}: the position is of a pass that began at {state['begin']!r:.200}, which is no place in its "
+                f"input ({type(error).__name__}: {error}). If the file of the cache is not one that Replicant wrote, delete it."
+            ) from error
+        cursor = CacheCursor(source, self.store, self.strict)
         if state:
             cursor.go_to(state["begin"], state["position"])
         return cursor
