@@ -11,6 +11,8 @@ import tracemalloc
 import zlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from PIL import Image
@@ -425,3 +427,22 @@ def test_a_reader_needs_no_more_than_its_first_piece(tmp_path):
     assert reader.read(3).tolist() == ["1"] * 3
     assert len(reader.buffer) == 1 << 18
     reader.close()
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+def test_a_column_whose_name_is_no_text(tmp_path, ending):
+    table = pa.table({"abcdefgh": [1, 2]})
+    path = tmp_path / f"a.{ending}"
+    if ending == "arrow":
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        pq.write_table(table, path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"\x80bcdefgh"))
+    with pytest.raises(DatasetError, match=rf"a\.{ending}'.* can't decode byte 0x80 in position 0: .*rite the file again"):
+        list(rd.ArrowDataset(str(path)) if ending == "arrow" else rd.ParquetDataset(str(path)))
+
+
+def test_a_file_whose_name_is_too_long(tmp_path):
+    with pytest.raises(DatasetError, match=r"File name too long.*Check the path\."):
+        list(rd.TextLineDataset(str(tmp_path / ("a" * 5_000))))

@@ -64,7 +64,7 @@ class ParquetTables(Tables):
                 self.opened = RandomAccessFile(form.name, path, in_order=False)
                 opened.callback(self.opened.close)
                 self.file = parquet.ParquetFile(self.opened.arrow, page_checksum_verification=True)
-            except self.errors as error:
+            except (*self.errors, UnicodeDecodeError) as error:  # the name of a column may be no text
                 what = f"{form.name}: cannot read {path!r}: {one_line(error)}"
                 raise DatasetError(f"{what}. {if_not_read(path, error, remedy(error))}") from error
             opened.pop_all()
@@ -263,10 +263,16 @@ def chosen(columns: Columns, where: str, schema: Any, names: tuple[str, ...] | N
     """Return the schema of the columns that are read.
 
     Raises:
-        DatasetError: If there is no such column or more than one, or none for whose missing values something stands.
+        DatasetError: If there is no such column or more than one, or none for whose missing values something stands, or a name is
+            no text.
     """
     method = columns.method
-    numbers = collections.Counter(schema.names)
+    try:
+        numbers = collections.Counter(schema.names)
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{method}: {where} is damaged: the name of a column is no UTF-8 ({error}). Write the file again."
+        ) from error
     for asked, argument in ((names or (), ""), (columns.fill_null, ", which fill_null names")):
         missing = [name for name in asked if name not in numbers]
         if missing:

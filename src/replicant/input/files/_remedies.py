@@ -20,9 +20,15 @@ _FIRST_BYTES = (  # of a compressed file, how it is called, and what decompresse
 )
 
 
+def _is_there(path: str) -> bool:
+    with contextlib.suppress(OSError):  # such as a name that is too long
+        return Path(path).exists()
+    return False
+
+
 def if_not_opened(path: str, error: OSError) -> str:
     """Return what to pass instead of a path or URL that cannot be opened, as whole sentences."""
-    if not is_url(path) and not isinstance(error, FileNotFoundError) and Path(path).exists() and not Path(path).is_file():
+    if not is_url(path) and not isinstance(error, FileNotFoundError) and _is_there(path) and not Path(path).is_file():
         if not Path(path).is_dir():
             return "Pass a regular file, or read the pipe by `from_generator`."
         pattern = f"{path.rstrip('/')}/*"
