@@ -76,7 +76,7 @@ def run(command: str, limit: float | None = None) -> tuple[int | None, float]:
     """Run a command. Returns its exit status, or None if it was stopped at its limit, and its seconds."""
     print(f"== {command}", flush=True)
     begin = time.monotonic()
-    environ = {name: os.environ[name] for name in ("HOME", "PATH")}
+    environ = {name: os.environ[name] for name in ("HOME", "PATH", "REPLICANT_TEST_SEED") if name in os.environ}
     process = subprocess.Popen(command.split(), env=environ, start_new_session=True)
     try:
         return process.wait(limit), time.monotonic() - begin
