@@ -501,8 +501,21 @@ def test_what_a_repeated_trace_changes_is_changed_once(two) -> None:
     context.set(0)
     a, b = Variable(2.0), Variable(3.0)
 
+    class Scale(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            return x
+
+    layer = Scale()
+    layer(jnp.ones(1))
+
     def step(x):
         global OF_MODULE  # noqa: PLW0603 - a step of a user may do so
+        layer(x)
         nonlocal of_cell
         OF_MODULE += 1
         Counts.of_class += 1
@@ -527,6 +540,7 @@ def test_what_a_repeated_trace_changes_is_changed_once(two) -> None:
     two.run(once, (jnp.float32(1.0),))
     assert len(runs) == 2
     assert (OF_MODULE, Counts.of_class, of_cell, slots.count, local.count, context.get()) == (1, 1, 1, 1, 1, 1)
+    assert layer.calls == 2
     assert (items, keyed, some, list(queue)) == ([0, 1], {"a": 0, "b": 1}, {0, 1}, [1, 0])
     assert (memory.tolist(), list(raw), objects.tolist()) == ([0.0, 1.0], [0, 1], [1, None])
 

@@ -209,9 +209,13 @@ class _Newest:
 class _Loop:
     """A model's ``train_function``, ``test_function`` or ``predict_function``: ``(state, iterator) -> (outputs, state)``."""
 
-    def __init__(self, make_step: Callable[[], StepFunction], stateful: StatefulStep | None, model: Any, name: str, *, whole: bool):
+    def __init__(
+        self, make_step: Callable[[], StepFunction], stateful: StatefulStep | None, model: Any, name: str, *, is_bare: bool
+    ):
         self._make_step = make_step
-        self._whole = whole  # whether the step's code gets whole batches, and not micro-batches
+        self._is_bare = (
+            is_bare  # whether nothing is around the step, such as micro-batches, so that its first trace is the program's
+        )
         self._step = make_step()
         self._stateful = stateful
         self._version = 0 if stateful is None else stateful.version()
@@ -253,7 +257,7 @@ class _Loop:
             if traced is not None:
                 if traced.version() != self._version:
                     self._step, self._version = self._make_step(), traced.version()
-                traced.trace(_first_of(group), self._step.around if self._whole else None)
+                traced.trace(_first_of(group), self._step.around if self._is_bare else None)
                 state = traced.complete(state)
                 newest.found = state, True
             parts, state = self._step(state, group, all_outputs=self._concatenate, keeper=newest)
@@ -341,7 +345,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
             follows_keras=own,
             paths=functools.partial(_paths, model),
         )
-        setattr(model, name, _Loop(make_step, stateful, model, name, whole=not computes_parts(step)))
+        setattr(model, name, _Loop(make_step, stateful, model, name, is_bare=step is stateful))
     return getattr(model, name)
 
 

@@ -116,8 +116,8 @@ class Compiled:
 
         def call(recorder: CrossRecorder, arrays: Sequence[Any], inputs: Inputs | None) -> Any:
             self.num_traces += 1
-            if self._of_run is not None:  # what it changes, each of its traces changes once, as a call without traces does
-                outside.put_back()
+            if self._of_run is not None:
+                outside.start()
                 recorder.undo_effects = outside.put_back
             traced = repr(_name_of(self._of_run or self._fn))
             with naming_the_line(traced), recording(recorder), recording_numbers(numbers, arrays[count:], inputs) as recorded:
@@ -133,10 +133,11 @@ class Compiled:
         """Make a program for these arguments. If the code refuses numbers that record, it gets the numbers themselves."""
         with CollectionPaused(), _steps.compiling():
             reach = Reach(self._of_run or self._fn, *signature.arguments(signature.arrays))
+            outside = Outside(reach)
             if signature.numbers and signature.placement.planning is None and signature.key not in self._refusing:
                 numbers = Tape(signature.numbers)
                 try:
-                    return self._compile(signature, numbers, reach)
+                    return self._compile(signature, numbers, reach, outside)
                 except Refused:
                     in_doubt = numbers.in_doubt
                 except LostStateError:  # the number itself would be lost as well, and nothing would tell
@@ -145,10 +146,10 @@ class Compiled:
                     in_doubt = True
                 if in_doubt:
                     self._refusing.add(signature.key)
-            return self._compile(signature, Tape(signature.numbers, plain=True), reach)
+            return self._compile(signature, Tape(signature.numbers, plain=True), reach, outside)
 
-    def _compile(self, signature: Signature, numbers: Tape, reach: Reach) -> Program:
-        placement, arrays, outside = signature.placement, signature.arrays, Outside(reach)
+    def _compile(self, signature: Signature, numbers: Tape, reach: Reach, outside: Outside) -> Program:
+        placement, arrays = signature.placement, signature.arrays
         call = self._call(signature, numbers, outside)
         made, before = list[str](), self.num_traces
         for _ in range(MAX_TRACES):

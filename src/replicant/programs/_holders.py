@@ -81,9 +81,8 @@ class Holder:
 
     def changed(self) -> str | None:
         """Return what the code has changed of what it reads, as the code would write it; None if nothing."""
-        for key in () if self.of_library else self._changed_keys():
-            if not self.layer or all(isinstance(x, PLAIN) for x in (self.content().get(key), self.before.get(key))):
-                return self.path(key) if self.kind == "names" or isinstance(self.target, dict) else self.label
+        for key in self._changed_keys():
+            return self.path(key) if self.kind == "names" or isinstance(self.target, dict) else self.label
         return None
 
     def put_back(self) -> None:
@@ -104,9 +103,14 @@ class Holder:
             _refill(self.target, {key: x for key, x in {**self.content(), **values}.items() if x is not ABSENT})
 
     def _changed_keys(self) -> list[Any]:
+        if self.of_library:
+            return []
         now = self.content()
         keys = {**self.before, **now} if self.any_name or self.kind != "names" else self.names
-        return [key for key in keys if not _is_alike(now.get(key, ABSENT), self.before.get(key, ABSENT))]
+        changed = [key for key in keys if not _is_alike(now.get(key, ABSENT), self.before.get(key, ABSENT))]
+        if self.layer:  # what its class has is the library's, but for plain values
+            return [key for key in changed if isinstance(now.get(key), PLAIN) and isinstance(self.before.get(key), PLAIN)]
+        return changed
 
     def path(self, key: Any) -> str:
         """Return how the code would write one of its entries."""

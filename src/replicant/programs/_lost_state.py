@@ -92,6 +92,7 @@ class Outside:
 
     def __init__(self, reach: Reach):
         self._reach: Reach | None = reach
+        self._is_traced = False
 
     def _holders(self) -> list[Holder]:
         return [] if self._reach is None else [holder for holder in self._reach.holders.values() if not holder.fresh]
@@ -121,11 +122,16 @@ class Outside:
         """Return what the trace has changed of what the code reads, such as a flag for the first step; None if nothing."""
         return next((path for holder in self._holders() if (path := holder.changed()) is not None), None)
 
+    def start(self) -> None:
+        """Call this when a trace starts. Each finds what the first one has found, so that a call changes Python objects once."""
+        if self._is_traced:
+            self.put_back()
+        self._is_traced = True
+
     def put_back(self) -> None:
-        """Undo what the last trace has changed, so that the next one finds what the call found."""
+        """Undo what the last trace has changed."""
         for holder in self._holders():
-            if not holder.layer:
-                holder.put_back()
+            holder.put_back()
 
     def accept(self) -> None:
         """Let what the trace has changed be what the next one finds: it has made variables, and must not make them again."""
