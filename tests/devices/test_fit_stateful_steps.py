@@ -201,7 +201,6 @@ def test_eager_steps_see_values(strategy: str, kind: type[Any]) -> None:
     assert model.train_on_batch(ROWS[:4], LABELS[:4]) != first
 
 
-@pytest.mark.long
 def test_the_statistics_of_the_replicas() -> None:
     def run(kind: type[Any]) -> Any:
         keras.utils.set_random_seed(1)

@@ -213,9 +213,7 @@ class _Loop:
         self, make_step: Callable[[], StepFunction], stateful: StatefulStep | None, model: Any, name: str, *, is_bare: bool
     ):
         self._make_step = make_step
-        self._is_bare = (
-            is_bare  # whether nothing is around the step, such as micro-batches, so that its first trace is the program's
-        )
+        self._is_bare = is_bare  # whether nothing, such as micro-batches, is around the step: then its first trace is kept
         self._step = make_step()
         self._stateful = stateful
         self._version = 0 if stateful is None else stateful.version()
