@@ -26,6 +26,7 @@ def json_value(data: bytes, parse_float: Callable[[str], Any] | None = None) -> 
         except ValueError as error:
             raise ValueError(f"it {error}") from error
     try:
-        return json.loads(data, parse_float=parse_float)
+        text = data.decode("utf-8-sig")  # of bytes, json takes halves of characters, too
+        return json.loads(text, parse_float=parse_float)
     except UnicodeDecodeError as error:
         raise ValueError(f"it is no UTF-8: {error.reason} at byte {error.start}") from error
