@@ -93,24 +93,28 @@ def test_contexts_are_per_thread() -> None:
 
 @contextmanager
 def reading(*reads: Callable[[], object]) -> Iterator[None]:
-    """Let a thread for each function call it again and again in the block, each at least once. Nothing may fail."""
-    stop, counts = threading.Event(), [0] * len(reads)
+    """Let a thread for each function call it again and again: once before the block, then until it has ended. Nothing may fail."""
+    stop, begun = threading.Event(), [threading.Event() for _ in reads]
 
-    def loop(i: int) -> None:
+    def loop(read: Callable[[], object], has_read: threading.Event) -> None:
+        try:
+            read()
+        finally:
+            has_read.set()
         while not stop.wait(0.001):
-            reads[i]()
-            counts[i] += 1
+            read()
 
     failures = list[BaseException]()
-    readers = threading.Thread(target=lambda: failures.extend(in_threads(*[lambda i=i: loop(i) for i in range(len(reads))])))
+    loops = [lambda pair=pair: loop(*pair) for pair in zip(reads, begun, strict=True)]
+    readers = threading.Thread(target=lambda: failures.extend(in_threads(*loops)))
     readers.start()
     try:
+        assert all(has_read.wait(timeout=60) for has_read in begun)
         yield
     finally:
         stop.set()
         readers.join(timeout=60)
     assert failures == []
-    assert min(counts) > 0
 
 
 def small_model() -> Any:
