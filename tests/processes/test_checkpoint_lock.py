@@ -18,7 +18,7 @@ from replicant.errors import CheckpointError
 HOLD = """
 import sys
 from pathlib import Path
-from replicant.checkpoint._lock import DirectoryLock
+from replicant.checkpoint.folders._lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)
@@ -30,7 +30,7 @@ lock.release()
 FORK = """
 import os, sys, time
 from pathlib import Path
-from replicant.checkpoint._lock import DirectoryLock
+from replicant.checkpoint.folders._lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.acquire()
 child = os.fork()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.checkpoint import _heartbeat, _lock
+from replicant.checkpoint.folders import _lock, _lock_heartbeat
 from replicant.errors import CheckpointError
 
 TOUCH, SILENCE = 0.1, 1.5
@@ -72,8 +72,8 @@ def start(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(_heartbeat, "TOUCH_SECONDS", TOUCH)
-    monkeypatch.setattr(_heartbeat, "SILENCE_SECONDS", SILENCE)
+    monkeypatch.setattr(_lock_heartbeat, "TOUCH_SECONDS", TOUCH)
+    monkeypatch.setattr(_lock_heartbeat, "SILENCE_SECONDS", SILENCE)
     with contextlib.ExitStack() as stack:
 
         def begin(host: str) -> "subprocess.Popen[str]":

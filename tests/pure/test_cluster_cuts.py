@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from replicant.cluster import Membership, _world
-from replicant.cluster._rollcall import call_roll
-from replicant.cluster._service_sockets import outlast_cuts
-from replicant.cluster._world import World, describe_error
+from replicant.cluster import Membership
+from replicant.cluster.exchange import _world
+from replicant.cluster.exchange._world import World, describe_error
+from replicant.cluster.jax._service_sockets import outlast_cuts
+from replicant.cluster.meeting._member import call_roll
 from replicant.errors import UnreachableError, WorkerLostError
 
 from ._counting_store import CountingStore

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from replicant.data import ArrowDataset, AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
-from replicant.input.files import _columns, _parquet
+from replicant.input.files.columns import _numpy_columns, _parquet
 from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 from replicant.storage import _ranges
@@ -700,7 +700,7 @@ def test_columns_that_are_not_there(two):
     with pytest.raises(DatasetError, match=r"'.*a' cannot be filtered by \(z > 1\).*Its columns are \['x', 's'\]"):
         list(ParquetDataset(two, filters=[("z", ">", 1)]))
     with pytest.raises(DatasetError, match="there is no column to read"):
-        _columns.Columns("ParquetDataset").spec(pa.schema([]))
+        _numpy_columns.Columns("ParquetDataset").spec(pa.schema([]))
 
 
 def test_without_pyarrow(monkeypatch):

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicant.cluster._handshake import proof
-from replicant.cluster._heartbeat import WORKER
-from replicant.launch._channel import Channel
+from replicant.cluster.wire._handshake import proof
+from replicant.cluster.wire._supervisor import WORKER
 from replicant.launch._settings import Settings
-from replicant.launch._team import Team
+from replicant.launch.team._connections import Channel
+from replicant.launch.team._team import Team
 
 
 class Watched(Team):

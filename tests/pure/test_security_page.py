@@ -105,7 +105,7 @@ def test_the_interpreter_is_named_in_one_place(files: dict[str, Names]) -> None:
         "_python.py",
         "cli/_checkup/_facts.py",
         "cli/_launch.py",  # for job files
-        "kernels/_tried.py",  # whether it is a Python
+        "kernels/xla/_flag_trial.py",  # whether it is a Python
         "launch/hosts/_facts.py",
         "launch/hosts/_node_ranks.py",  # the agent on this host
         "launch/hosts/_ssh.py",  # likewise, and the default on others

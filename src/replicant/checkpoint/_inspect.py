@@ -4,10 +4,10 @@ import os
 from typing import Any
 
 from ..errors import CheckpointError
-from ._meta import read_checked
-from ._places import place_of
-from ._stored import stored_arrays
-from ._values import COPIES, decode
+from ._manifest import read_checked
+from .folders._locations import place_of
+from .format._lazy_array import stored_arrays
+from .values._values import COPIES, decode
 
 _MAX_NAMES = 20  # in a message
 
