@@ -88,6 +88,9 @@ class Store:
                 del self.texts[each]
                 self.waiting.pop(each, None)
 
+    def close(self):
+        """Do nothing."""
+
 
 def on_all(count, fn):
     """Call ``fn(rank)`` on `count` threads, and raise the first error of one of them."""
@@ -112,7 +115,7 @@ def worlds_of(count):
     """Make a store and the worlds of its workers."""
     store = Store()
     timeouts = Timeouts(exchange=300.0, heartbeat=300.0)
-    return store, [World(store, Membership(rank, count, "a:1"), ["host"] * count, timeouts=timeouts) for rank in range(count)]
+    return store, [World.over(store, Membership(rank, count, "a:1"), ["host"] * count, timeouts=timeouts) for rank in range(count)]
 
 
 def exchanges(count):
@@ -166,12 +169,12 @@ def beats(count):
     """Return a worker's requests per heartbeat."""
     store, worlds = worlds_of(count)
     for world in worlds:
-        world.begin_watch(print)
+        world.liveness.begin(print)
     time.sleep(_BEATS * max(1.0, count / 512))
     for world in worlds:
-        world._ended.set()
+        world.liveness._ended.set()
     for world in worlds:
-        world.end_watch()
+        world.liveness.end()
     num_beats = sum(int(text.split()[0]) for key, text in store.texts.items() if "/beat/" in key)
     return store.num_requests / num_beats
 

@@ -27,11 +27,11 @@ if MODE == "early" and RANK == "0" and IS_FIRST:
 import numpy as np  # noqa: E402
 
 import replicant  # noqa: E402
-from replicant.cluster.jax import _bootstrap, _devices, _gloo_sockets, _tcp_sockets  # noqa: E402
+from replicant.cluster.jax import _bootstrap, _devices, _gloo_sockets, _runtime, _tcp_sockets  # noqa: E402
 from replicant.cluster.wire import _supervisor  # noqa: E402
 
 WHERE = {
-    "connect": (type(_bootstrap._private()), "client"),
+    "connect": (type(_runtime.runtime()), "client"),
     "backends": (_devices, "start"),
     "mesh": (_devices, "_exchange"),
     "sockets": (_gloo_sockets, "listening_ports"),
@@ -78,7 +78,7 @@ def train() -> int:
             meet_misfortune(generation)
         time.sleep(0.02)
         if MODE == "skew" and generation == 1:
-            kept[:] = ([*_bootstrap._state["gloo"], total],)
+            kept[:] = ([*(_bootstrap._group.sockets or ()), total],)
     return strategy.num_replicas_in_sync
 
 

@@ -4,7 +4,7 @@ import os
 import time
 
 import replicant
-from replicant.cluster.jax import _bootstrap, _devices
+from replicant.cluster.jax import _bootstrap, _devices, _runtime
 
 WHERE = os.environ["WHERE"]
 rank, killed = int(os.environ["JAX_PROCESS_ID"]), int(os.environ["KILLED"])
@@ -18,7 +18,7 @@ def wait_to_be_killed(*_args, **_kwargs):
 
 
 if WHERE == "connect" and rank == killed:
-    setattr(_bootstrap._Private, "client", wait_to_be_killed)  # noqa: B010 - of another type
+    setattr(_runtime.Runtime, "client", wait_to_be_killed)  # noqa: B010 - of another type
 if WHERE == "devices" and rank == killed:
     _devices.start = wait_to_be_killed
 

@@ -87,13 +87,13 @@ def cut_off():
         thread.join()
     timeouts = Timeouts(exchange=100.0, heartbeat=HEARTBEAT_SECONDS)
     worlds = [
-        World(JaxStore(client), Membership(rank, 2, address), ["here", "there"], timeouts=timeouts)
+        World.over(JaxStore(client), Membership(rank, 2, address), ["here", "there"], timeouts=timeouts)
         for rank, client in enumerate(clients)
     ]
     yield worlds, relay
     relay.heal()
     for world in reversed(worlds):
-        world.end_watch()
+        world.liveness.end()
         world.store.close()
     service.shutdown()
     relay.close()
@@ -121,7 +121,7 @@ def test_both_sides_end_soon_and_name_the_other(cut_off):
     worlds, relay = cut_off
     ends = [[], []]
     for world, end in zip(worlds, ends, strict=True):
-        world.begin_watch(lambda text, end=end: end.append((time.monotonic(), text)))
+        world.liveness.begin(lambda text, end=end: end.append((time.monotonic(), text)))
     time.sleep(1.5)  # they have sent heartbeats
     relay.cut()
     started = time.monotonic()
@@ -152,7 +152,7 @@ def test_a_link_that_heals_costs_nothing_but_time(cut_off):
     worlds, relay = cut_off
     left = []
     for world in worlds:
-        world.begin_watch(left.append)
+        world.liveness.begin(left.append)
     relay.cut()
     threading.Timer(HEARTBEAT_SECONDS / 2, relay.heal).start()
     assert exchange(worlds) == [["0", "1"]] * 2
@@ -174,6 +174,6 @@ def test_one_transient_error_ends_nobody(cut_off):
 
     world.store.put = sometimes
     for each in worlds:
-        each.begin_watch(left.append)
+        each.liveness.begin(left.append)
     time.sleep(8)  # the grace period of 3 s has long been over
     assert (failing, left) == ([], [])

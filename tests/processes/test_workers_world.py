@@ -27,12 +27,12 @@ def worlds():
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda client: client.connect(), clients))
     made = [
-        World(JaxStore(client), Membership(rank, 3, address), ["a", "b", "c"], timeouts=Timeouts(exchange=SECONDS))
+        World.over(JaxStore(client), Membership(rank, 3, address), ["a", "b", "c"], timeouts=Timeouts(exchange=SECONDS))
         for rank, client in enumerate(clients)
     ]
     yield made
     for world in made:
-        world.end_watch()
+        world.liveness.end()
         world.store.close()
     service.shutdown()
 
@@ -56,15 +56,15 @@ def test_exchanges(worlds):
             on_all(worlds, lambda world, k=number: world.exchange("x", f"{k} {world.process_id}"))
             == [[f"{number} 0", f"{number} 1", f"{number} 2"]] * 3
         )
-    assert on_all(worlds, lambda world: world.tell("seed", str(world.process_id + 7))) == ["7"] * 3
-    assert on_all(worlds, lambda world: world.values("n")([world.process_id, "é"])) == [[[0, "é"], [1, "é"], [2, "é"]]] * 3
-    assert on_all(worlds, lambda world: world.agree("same", "x", "They differ:")) == [None] * 3
+    assert on_all(worlds, lambda world: world.exchange.tell("seed", str(world.process_id + 7))) == ["7"] * 3
+    assert on_all(worlds, lambda world: world.exchange.values("n")([world.process_id, "é"])) == [[[0, "é"], [1, "é"], [2, "é"]]] * 3
+    assert on_all(worlds, lambda world: world.exchange.agree("same", "x", "They differ:")) == [None] * 3
     kept = worlds[0].store.list("replicant/0/x/")
     assert sorted(kept) == [f"replicant/0/x/7/{name}" for name in ("all", "count", "of/0", "of/1", "of/2")]  # of the last one only
 
 
 def test_workers_that_do_something_else(worlds):
-    for error in on_all(worlds, lambda world: world.agree("strategy", f"{world.process_id // 2} devices", "They differ:")):
+    for error in on_all(worlds, lambda world: world.exchange.agree("strategy", f"{world.process_id // 2} devices", "They differ:")):
         assert str(error) == "They differ:\n  worker 0 (a)  0 devices\n  worker 1 (b)  0 devices\n  worker 2 (c)  1 devices"
     for error in on_all(worlds, lambda world: world.exchange("save" if world.is_chief else "restore", "")):
         with pytest.raises(
@@ -82,7 +82,7 @@ def test_a_worker_that_does_not_come_is_named(worlds):
 
 
 def test_a_worker_that_fails_is_named_with_its_error(worlds):
-    worlds[2].report_failure("ValueError: no such file")
+    worlds[2].fates.report_failure("ValueError: no such file")
     for error in on_all(worlds[:2], lambda world: world.exchange("variables", "")):
         with pytest.raises(WorkerLostError, match=r"another worker is gone\.\n  worker 2 \(c\)  failed: ValueError: no such file"):
             raise error
@@ -93,7 +93,7 @@ def test_a_worker_that_has_ended_is_named_unless_it_did_its_part(worlds):
         part = pool.submit(worlds[2].exchange, "last", "")
         assert on_all(worlds[:2], lambda world: world.exchange("last", "")) == [["", "", ""]] * 2
         part.result()
-    worlds[2].report_end()
+    worlds[2].fates.report_end()
     for error in on_all(worlds[:2], lambda world: world.exchange("more", "")):
         with pytest.raises(WorkerLostError, match=r"worker 2 \(c\)  has ended its program"):
             raise error
@@ -101,11 +101,14 @@ def test_a_worker_that_has_ended_is_named_unless_it_did_its_part(worlds):
 
 @pytest.mark.long
 def test_a_worker_without_a_heartbeat_is_named(worlds):
-    left = []
-    for world in worlds[:2]:
-        world.timeouts = Timeouts(exchange=SECONDS, heartbeat=0.5)
-        world.begin_watch(left.append)
-    for error in on_all(worlds[:2], lambda world: world.exchange("variables", "")):
+    left, timeouts = [], Timeouts(exchange=SECONDS, heartbeat=0.5)
+    watched = [World.over(each.store, each.peers.membership, ["a", "b", "c"], timeouts=timeouts) for each in worlds[:2]]
+    for world in watched:
+        world.liveness.begin(left.append)
+    errors = on_all(watched, lambda world: world.exchange("variables", ""))
+    for world in watched:
+        world.liveness.end()
+    for error in errors:
         assert re.search(r"worker 2 \(c\)  has sent no heartbeat for \d+ s", str(error))
 
 

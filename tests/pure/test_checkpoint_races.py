@@ -17,7 +17,6 @@ from replicant.checkpoint.format import _storage
 from replicant.checkpoint.format._parts import Parts
 from replicant.checkpoint.workers import _chief
 from replicant.checkpoint.workers._collective_save import Together
-from replicant.cluster.exchange._world import Timeouts
 from replicant.errors import CheckpointError
 from replicant.storage import _write
 from replicant.storage._retry import RemoteError, retried
@@ -311,11 +310,11 @@ def test_a_writer_that_cannot_sign_leaves_nothing(monkeypatch, system):
 class Workers:
     """What a checkpoint needs of the workers, for threads."""
 
-    num_processes = 2
-    timeouts = Timeouts()
+    num_processes, seconds = 2, 600.0
 
     def __init__(self, rank, said):
         self.process_id, self.is_chief, self.said = rank, rank == 0, said
+        self.exchange = self
 
     def name_of(self, rank):
         return f"worker {rank}"
@@ -331,7 +330,7 @@ class Workers:
 @pytest.mark.parametrize(("path", "advice"), [(f"{URL}/ckpt-1", ""), ("run/ckpt-1", " The others can read it: .* folder\\.")])
 def test_workers_share_a_store_in_any_case(monkeypatch, path, advice):
     class World(Workers):
-        def exchange(self, label, text, **_):
+        def __call__(self, label, text, **_):
             return [text, "null"]
 
     def read():

@@ -32,7 +32,8 @@ def save(path: Path, wait: Callable[[threading.Event], object]) -> None:
     array = jax.device_put(VALUE, NamedSharding(mesh, PartitionSpec("replica")))
     store, has_ended = CountingStore(), threading.Event()
     worlds = [
-        World(store.of(rank), Membership(rank, 2, "a:1"), ["host"] * 2, timeouts=Timeouts(exchange=PATIENCE)) for rank in (0, 1)
+        World.over(store.of(rank), Membership(rank, 2, "a:1"), ["host"] * 2, timeouts=Timeouts(exchange=PATIENCE))
+        for rank in (0, 1)
     ]
     parts = [Parts({"x": array}, fetch=False) for _ in worlds]
     for rank, each in enumerate(parts):

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from replicant.cluster import Membership
-from replicant.cluster.exchange import _world
-from replicant.cluster.exchange._world import World, describe_error
+from replicant.cluster.exchange import _liveness
+from replicant.cluster.exchange._fates import describe_error
+from replicant.cluster.exchange._world import World
 from replicant.cluster.jax._service_sockets import outlast_cuts
 from replicant.cluster.meeting._member import call_roll
 from replicant.errors import UnreachableError, WorkerLostError
@@ -43,26 +44,25 @@ def test_a_host_without_a_route_may_come_later():
 
 @pytest.mark.long
 def test_an_error_names_the_workers_at_the_address_of_a_peer():
-    world = World(CountingStore().of(0), Membership(0, 4, "10.0.0.1:1"), ["a pid 1", "a pid 2", "b pid 1", "b pid 2"])
+    world = World.over(CountingStore().of(0), Membership(0, 4, "10.0.0.1:1"), ["a pid 1", "a pid 2", "b pid 1", "b pid 2"])
     text = "UNKNOWN: Gloo all-reduce failed: Connection closed by peer [10.0.0.2]:3214"
-    assert f"is gone ({text}). No worker" in str(world.lost("could not compute", ValueError(text)))
-    world.addresses = ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2")
+    assert f"is gone ({text}). No worker" in str(world.fates.lost("could not compute", ValueError(text)))
+    world.peers.locate(("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2"))
     named = f"is gone ({text} (worker 2 (b pid 1) or worker 3 (b pid 2))). No worker"
-    assert named in str(world.lost("could not compute", ValueError(text)))
+    assert named in str(world.fates.lost("could not compute", ValueError(text)))
     world.store.put("replicant/0/fate/failed/1", text)
-    assert f"worker 1 (a pid 2)  failed: {text} (worker 2 (b pid 1) or" in str(world.lost("could not compute"))
+    assert f"worker 1 (a pid 2)  failed: {text} (worker 2 (b pid 1) or" in str(world.fates.lost("could not compute"))
 
 
 def test_an_order_that_is_not_obeyed_breaks_the_exchange_off(monkeypatch):
-    monkeypatch.setattr(_world, "_OBEY_SECONDS", 0.2)
-    monkeypatch.setattr(_world, "_BEAT_SECONDS", 0.05)
-    world, broken = World(CountingStore().of(0), Membership(0, 2, "10.0.0.1:1"), [], supervised=True), threading.Event()
-    world.break_off = broken.set
-    world.begin_watch(lambda text: None)
+    monkeypatch.setattr(_liveness, "_OBEY_SECONDS", 0.2)
+    monkeypatch.setattr(_liveness, "_BEAT_SECONDS", 0.05)
+    world, broken = World.over(CountingStore().of(0), Membership(0, 2, "10.0.0.1:1"), [], supervised=True), threading.Event()
+    world.liveness.begin(lambda text: None, broken.set)
     assert not broken.wait(0.5)
-    monkeypatch.setattr(_world._heartbeat, "is_ordered", lambda: True)
+    monkeypatch.setattr(_liveness._supervisor, "is_ordered", lambda: True)
     assert broken.wait(10)
-    world.end_watch()
+    world.liveness.end()
 
 
 def test_a_worker_that_loses_another_tells_the_rest_which():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from replicant.cluster import Membership
-from replicant.cluster.exchange._liveness import Lookout, News
+from replicant.cluster.exchange._lookout import Lookout, News
 from replicant.cluster.exchange._world import Timeouts, World
 from replicant.data import Dataset, DistributedDataset
 from replicant.errors import WorkerLostError, WorkerMismatchError
@@ -20,7 +20,9 @@ from ._counting_store import CountingStore
 
 def worlds_of(store, count, **timeouts):
     timeouts = Timeouts(**{"exchange": 60.0, "heartbeat": 30.0, **timeouts})
-    return [World(store.of(rank), Membership(rank, count, "a:1"), ["host"] * count, timeouts=timeouts) for rank in range(count)]
+    return [
+        World.over(store.of(rank), Membership(rank, count, "a:1"), ["host"] * count, timeouts=timeouts) for rank in range(count)
+    ]
 
 
 def on_all(worlds, fn):
@@ -31,7 +33,7 @@ def on_all(worlds, fn):
 @pytest.mark.parametrize("count", [1, 4, 64])
 def test_an_exchange_is_three_requests_of_each_worker_however_many_there_are(count, monkeypatch):
     monkeypatch.setattr(
-        "replicant.cluster.exchange._world._SLICE_SECONDS", 30.0
+        "replicant.cluster.exchange._exchange._SLICE_SECONDS", 30.0
     )  # no looks at who has failed, however busy this machine is
     store = CountingStore()
     worlds = worlds_of(store, count)
@@ -54,7 +56,7 @@ def test_a_step_with_data_of_its_own_is_two_requests_of_a_worker_at_most():
             return Dataset.from_generator(lambda: iter(np.zeros((num_steps - world.process_id, 4), np.float32)))
 
         topology = Topology(num_workers, world.process_id, 1)
-        dataset = DistributedDataset.from_function(dataset_fn, topology, lambda x: x, exchange=world.values("dataset"))
+        dataset = DistributedDataset.from_function(dataset_fn, topology, lambda x: x, exchange=world.exchange.values("dataset"))
         count = 0
         with iter(dataset) as iterator:
             for _ in iterator:
@@ -83,14 +85,14 @@ def test_exchanges_in_the_background_have_an_order_of_their_own():
     store = CountingStore()
     first, second = worlds_of(store, 2)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.collect, "files", 0, "parts", "a")
+        waiting = pool.submit(first.exchange.collect, "files", 0, "parts", "a")
         for _ in range(3):
             assert on_all([first, second], lambda world: world.exchange("x", "step")) == [["step"] * 2] * 2
         assert not waiting.done()
-        assert second.collect("files", 0, "parts", "b") == waiting.result() == ["a", "b"]
-        waiting = pool.submit(first.collect, "files", 1, "manifest", "")
-        assert second.collect("files", 1, "manifest", "") == waiting.result() == ["", ""]
-    first.forget("files")
+        assert second.exchange.collect("files", 0, "parts", "b") == waiting.result() == ["a", "b"]
+        waiting = pool.submit(first.exchange.collect, "files", 1, "manifest", "")
+        assert second.exchange.collect("files", 1, "manifest", "") == waiting.result() == ["", ""]
+    first.exchange.forget("files")
     assert not any("files" in key for key in store.texts)
 
 
@@ -100,8 +102,10 @@ def test_a_worker_that_goes_on_with_the_next_step_is_noticed_and_one_that_is_lat
     first, second = worlds_of(store, 2, exchange=20.0)
     threading.Timer(0.7, lambda: second.exchange("read", "b")).start()
     assert first.exchange("read", "a", before_next_step=True) == ["a", "b"]
-    first.steps, second.steps = 3, 4
-    second.store.put("replicant/0/beat/1", f"1 9 {second.steps}")
+    for each, steps in ((first, 3), (second, 4)):
+        for _ in range(steps):
+            each.beats.count_step()
+    second.beats.send()
     began = time.monotonic()
     with pytest.raises(WorkerMismatchError, match=r"Worker 0 waits in 'read', but worker 1 \(host\) went on with the next step"):
         first.exchange("read", "a", before_next_step=True)
@@ -139,7 +143,7 @@ def test_the_last_one_may_die_before_it_has_gathered():
     store.of(2).put("replicant/0/x/0/of/2", '["x", "2"]')
     store.of(2).increment("replicant/0/x/0/count")  # what the last one does may look so to the others: it was counted
     store.texts["replicant/0/x/0/count"] = "-9"  # and nobody is the last one now
-    worlds[2].report_end()
+    worlds[2].fates.report_end()
     assert on_all(worlds[:2], lambda world: world.exchange("x", str(world.process_id))) == [["0", "1", "2"]] * 2
 
 
@@ -157,14 +161,14 @@ def test_who_is_missing_is_named_by_all_who_are_there():
 
 @pytest.mark.long
 def test_a_worker_asks_twice_per_beat_and_only_one_looks_at_all(monkeypatch):
-    monkeypatch.setattr("replicant.cluster.exchange._world._BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("replicant.cluster.exchange._liveness._BEAT_SECONDS", 0.2)
     store = CountingStore()
     worlds, left = worlds_of(store, 16), []
     for world in worlds:
-        world.begin_watch(left.append)
+        world.liveness.begin(left.append)
     time.sleep(2)
     for world in worlds:
-        world.end_watch()
+        world.liveness.end()
     beats = [int(store.texts[f"replicant/0/beat/{rank}"].split()[0]) for rank in range(16)]
     assert min(beats) >= 4
     assert all(store.num_requests(rank) <= 2 * beats[rank] for rank in range(1, 16))

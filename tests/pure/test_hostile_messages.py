@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from replicant.cluster.exchange import _world
+from replicant.cluster.exchange import _liveness
 from replicant.cluster.exchange._world import World
 from replicant.cluster.jax._store import JaxStore
 from replicant.cluster.meeting._member import call_roll
@@ -94,25 +94,25 @@ def test_a_status_page(chaos):
 def test_a_store(chaos, monkeypatch, caplog):
     pytest.importorskip("grpc", reason="pip install grpcio: the stranger talks to JAX's coordination service by itself")
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(_world, "_BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(_liveness, "_BEAT_SECONDS", 0.02)
     port, jaxlib, left = free_port(), importlib.import_module("jaxlib._jax"), []
     service = jaxlib.get_distributed_runtime_service(f"127.0.0.1:{port}", 1)
     client = jaxlib.get_distributed_runtime_client(f"127.0.0.1:{port}", 0, shutdown_on_destruction=False)
     client.connect()
     store = JaxStore(client)
-    worlds = [World(store, Membership(rank, 2, f"127.0.0.1:{port}"), ["a", "b"], secret="s") for rank in range(2)]
+    worlds = [World.over(store, Membership(rank, 2, f"127.0.0.1:{port}"), ["a", "b"], secret="s") for rank in range(2)]
     for world in worlds:
-        world.begin_watch(left.append)
+        world.liveness.begin(left.append)
     try:
         scribble(port, MESSAGES, chaos.seed)
         with concurrent.futures.ThreadPoolExecutor() as pool:
             assert list(pool.map(lambda world: world.exchange("label", str(world.process_id)), worlds)) == [["0", "1"]] * 2
         assert left == []
-        assert [world.failures() for world in worlds] == [{}, {}]
-        assert [world._watch is not None and world._watch.is_alive() for world in worlds] == [True, True]
+        assert [world.fates.failures() for world in worlds] == [{}, {}]
+        assert [world.liveness.is_watching for world in worlds] == [True, True]
         assert left == []
     finally:
         for world in worlds:
-            world.end_watch()
+            world.liveness.end()
         store.close()
         service.shutdown()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from replicant.cluster.exchange import _world
+from replicant.cluster.exchange import _liveness
 from replicant.cluster.exchange._world import World
 from replicant.cluster.jax._store import JaxStore
 from replicant.cluster.resolvers._membership import Membership
@@ -30,27 +30,27 @@ def client():
 
 
 def test_what_is_no_utf8_and_has_no_seal_is_ignored(client, caplog, monkeypatch):
-    monkeypatch.setattr(_world, "_BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(_liveness, "_BEAT_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
     store = JaxStore(client)
-    world = World(store, Membership(0, 2, "10.0.0.1:1"), ["a pid 1", "b pid 2"], secret="s")
-    other = World(store, Membership(1, 2, "10.0.0.1:1"), ["a pid 1", "b pid 2"], secret="s")
+    world = World.over(store, Membership(0, 2, "10.0.0.1:1"), ["a pid 1", "b pid 2"], secret="s")
+    other = World.over(store, Membership(1, 2, "10.0.0.1:1"), ["a pid 1", "b pid 2"], secret="s")
     for key in ("fate/failed/1", "fate/x", "beat/1", "beat/0", "news/now"):
         client.key_value_set_bytes(f"replicant/0/{key}", NO_UTF8, True)
     left: list[str] = []
-    world.begin_watch(left.append)
+    world.liveness.begin(left.append)
     deadline = time.monotonic() + 10.0
     while not caplog.records and time.monotonic() < deadline:
         time.sleep(0.01)
-    other._put_sealed("beat/1", "1 0 0")
-    assert world._ahead() == set()
-    other.steps = 5
-    other._put_sealed("beat/1", "2 0 5")
-    assert world._ahead() == {1}
-    other.report_failure("ValueError: \udcff\ud800 é")
-    assert world.failures() == {1: "ValueError: \udcff\ud800 é"}
-    assert (world._watch is not None and world._watch.is_alive(), left) == (True, [])
-    world.end_watch()
+    other.beats.send()
+    assert world.beats.ahead() == set()
+    other.beats.count_step()
+    other.beats.send()
+    assert world.beats.ahead() == {1}
+    other.fates.report_failure("ValueError: \udcff\ud800 é")
+    assert world.fates.failures() == {1: "ValueError: \udcff\ud800 é"}
+    assert (world.liveness.is_watching, left) == (True, [])
+    world.liveness.end()
     told = [record.getMessage() for record in caplog.records]
     assert "The key 'fate/failed/1' holds '\ufffd\ufffd \ufffd\ufffd " in "".join(told)
     store._patience.close()

@@ -1,5 +1,6 @@
 """What workers refuse when the others' answers do not fit theirs; the answers are given here."""
 
+import dataclasses
 import json
 import types
 
@@ -8,8 +9,9 @@ import pytest
 
 from replicant.checkpoint.workers import _chief
 from replicant.cluster import Membership
+from replicant.cluster.exchange._exchange import Exchange
 from replicant.cluster.exchange._world import World
-from replicant.cluster.jax import _bootstrap
+from replicant.cluster.jax import _bootstrap, _runtime
 from replicant.data import Dataset, DistributedDataset, TextLineDataset
 from replicant.errors import (
     AlreadyStartedError,
@@ -29,19 +31,30 @@ from replicant.strategies._place_batches import WorkersPlaces
 from replicant.variables import _chief as _values
 
 
-class Answers(World):
+class Exchanged(Exchange):
+    """An exchange whose texts a function makes."""
+
+    def __init__(self, peers, made):
+        super().__init__(peers, None, None, None, 600.0)
+        self.made = made
+
+    def __call__(self, label, text, timeout_seconds=None, *, before_next_step=False):
+        return self.made(label, text, timeout_seconds)
+
+
+def exchanging(made, process_id=0):
+    world = World.over(None, Membership(process_id, 2, "h:1"), ["a", "b"])
+    return dataclasses.replace(world, exchange=Exchanged(world.peers, made))
+
+
+def answers(*texts):
     """A world in which worker 0's part of every exchange is its own, and worker 1's is given."""
-
-    def __init__(self, *texts, process_id=0):
-        super().__init__(store=None, membership=Membership(process_id, 2, "h:1"), who=["a", "b"])
-        self.texts = list(texts)
-
-    def exchange(self, label, text, timeout_seconds=None, *, before_next_step=False):
-        return [text, self.texts.pop(0)]
+    left = list(texts)
+    return exchanging(lambda label, text, seconds: [text, left.pop(0)])
 
 
 def places(*texts):
-    return WorkersPlaces(types.SimpleNamespace(world=Answers(*texts), local_ids=(0,)))
+    return WorkersPlaces(types.SimpleNamespace(world=answers(*texts), local_ids=(0,)))
 
 
 def test_datasets_of_other_structures():
@@ -64,7 +77,7 @@ def test_values_that_cannot_be_told():
 
 
 def test_variables_of_other_shapes():
-    placement = types.SimpleNamespace(world=Answers(json.dumps([[["w", "float32", [3]], ["b", "float32", [1]]], ""])))
+    placement = types.SimpleNamespace(world=answers(json.dumps([[["w", "float32", [3]], ["b", "float32", [1]]], ""])))
     message = (
         r"2 variable\(s\) to place; differing: w float32\[2\]\n  worker 1 \(b\)  2 variable\(s\) .*; differing: w float32\[3\]$"
     )
@@ -75,7 +88,7 @@ def test_variables_of_other_shapes():
 def test_small_values_are_the_chiefs():
     mine = np.float32([1, 2])
     text = json.dumps([[["w", "float32", [2]]], ""])
-    placement = types.SimpleNamespace(world=Answers(text))
+    placement = types.SimpleNamespace(world=answers(text))
     np.testing.assert_array_equal(_values.chiefs_values([("w", mine)], placement)[0], mine)
 
 
@@ -129,8 +142,7 @@ def test_positions_of_data_that_all_read_for_workers_with_files_of_their_own(tmp
 
 
 def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
-    world = Answers(process_id=1)
-    world.exchange = lambda label, text, **_: ["OSError: disk full", text]
+    world = exchanging(lambda label, text, seconds: ["OSError: disk full", text], process_id=1)
     monkeypatch.setattr(_bootstrap, "world", lambda: world)
     assert not _chief.is_writer()
     with pytest.raises(CheckpointError, match=r"worker 0 \(a\) could not write the checkpoint: OSError: disk full"):
@@ -138,7 +150,7 @@ def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
 
 
 def test_the_chief_raises_its_own_error(monkeypatch):
-    monkeypatch.setattr(_bootstrap, "world", lambda: Answers(""))
+    monkeypatch.setattr(_bootstrap, "world", lambda: answers(""))
 
     def write():
         raise CheckpointError("no space")
@@ -150,11 +162,12 @@ def test_the_chief_raises_its_own_error(monkeypatch):
 def test_the_others_wait_as_long_as_the_chiefs_bytes_may_take(monkeypatch):
     """600 s, and 1 s for each MiB. Where the chief only begins to write, nobody waits longer."""
     waited = []
-    world = Answers(process_id=1)
-    world.exchange = lambda label, text, timeout_seconds=None, **_: [
-        waited.append((label, timeout_seconds)) or (str(5 << 20) if label == "checkpoint size" else ""),
-        text,
-    ]
+
+    def made(label, text, seconds):
+        waited.append((label, seconds))
+        return [str(5 << 20) if label == "checkpoint size" else "", text]
+
+    world = exchanging(made, process_id=1)
     monkeypatch.setattr(_bootstrap, "world", lambda: world)
     _chief.write_once(lambda: None, 0)
     _chief.write_once(lambda: None)
@@ -164,8 +177,7 @@ def test_the_others_wait_as_long_as_the_chiefs_bytes_may_take(monkeypatch):
 
 def test_reading_is_awaited_as_long_as_the_bytes_may_take(monkeypatch):
     waited = []
-    world = Answers()
-    world.exchange = lambda label, text, timeout_seconds=None, **_: waited.append((label, timeout_seconds)) or [text, "null"]
+    world = exchanging(lambda label, text, seconds: waited.append((label, seconds)) or [text, "null"])
     monkeypatch.setattr(_bootstrap, "world", lambda: world)
     assert _chief.all_read("read", "ckpt", lambda: 3, num_bytes=7 << 20) == 3
     assert waited == [("checkpoint read", 607.0)]
@@ -174,7 +186,7 @@ def test_reading_is_awaited_as_long_as_the_bytes_may_take(monkeypatch):
 def test_what_other_workers_have_assigned_is_not_passed_over(monkeypatch):
     """Worker 1 cannot read what it assigns, before anything has changed there. On worker 0, values have changed."""
     damaged = json.dumps([True, "slices-1.bin is missing"])
-    monkeypatch.setattr(_bootstrap, "world", lambda: Answers(damaged, damaged))
+    monkeypatch.setattr(_bootstrap, "world", lambda: answers(damaged, damaged))
     with pytest.raises(DamagedCheckpointError, match=r"^1 of 2 workers cannot read .*\. worker 1 \(b\): slices-1\.bin is missing$"):
         _chief.all_read("read", "ckpt", lambda: None)
     message = r"slices-1\.bin is missing On other workers, values may have changed\. Restore again, from this checkpoint or another"
@@ -184,29 +196,29 @@ def test_what_other_workers_have_assigned_is_not_passed_over(monkeypatch):
 
 
 def test_other_checkpoints(monkeypatch):
-    monkeypatch.setattr(_bootstrap, "world", lambda: Answers("b/ckpt-1"))
+    monkeypatch.setattr(_bootstrap, "world", lambda: answers("b/ckpt-1"))
     message = r"restore different checkpoints\.\n  worker 0 \(a\)  a/ckpt-1\n  worker 1 \(b\)  b/ckpt-1"
     with pytest.raises(WorkerMismatchError, match=message):
         _chief.meet_before_reading("a/ckpt-1")
 
 
 def test_one_world_per_process(monkeypatch):
-    monkeypatch.setattr(_bootstrap, "world", Answers)
+    monkeypatch.setattr(_bootstrap, "world", answers)
     message = r"is already Membership\(process 0 of 2.*\) and cannot be Membership\(process 1 of 3"
     with pytest.raises(AlreadyStartedError, match=message):
         _multi_worker.the_world(Membership(1, 3, "h:1"), CommunicationOptions())
     world = _multi_worker.the_world(Membership(0, 2, "h:1"), CommunicationOptions(timeout_seconds=3.0))
-    assert world.timeouts.exchange == 3.0
-    monkeypatch.setitem(_bootstrap._state, "world", world)
+    assert world.exchange.seconds == 3.0
+    monkeypatch.setattr(_bootstrap._group, "world", world)
     with pytest.raises(AlreadyStartedError, match="has already met the other workers, as Membership"):
         _bootstrap.start(Membership(0, 2, "h:1"))
 
 
 def test_devices_that_are_missing():
     devices = [types.SimpleNamespace(process_index=i, id=i) for i in (1, 0, 2)]
-    assert [device.id for device in _multi_worker._in_order(devices[:2], 1, Answers())] == [0, 1]
+    assert [device.id for device in _multi_worker._in_order(devices[:2], 1, answers())] == [0, 1]
     with pytest.raises(DeviceError, match="2 workers have 1 devices each, but JAX shows 3 in all"):
-        _multi_worker._in_order(devices, 1, Answers())
+        _multi_worker._in_order(devices, 1, answers())
 
 
 def test_broken_exchanges_are_told_from_other_errors():
@@ -224,4 +236,4 @@ def test_a_jax_that_has_moved_its_parts(monkeypatch):
     with pytest.raises(
         ClusterError, match=r"has moved internals that Replicant uses to connect .* \(backends_are_initialized\)\. Use a version"
     ):
-        _bootstrap._Private()
+        _runtime.Runtime()

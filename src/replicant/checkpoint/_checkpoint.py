@@ -209,7 +209,7 @@ class Checkpoint(Saves):
         together = Together(world, path, place_at(chiefs("checkpoint folder", lambda: str(draft_name(path)))))
         before, self._exchanges = self._exchanges, together.name
         if before is not None and world.is_chief:
-            world.forget(before)
+            world.exchange.forget(before)
 
         def write_together() -> None:
             together.write(meta, arrays, parts)

@@ -187,10 +187,9 @@ def _workers_explained() -> Iterator[None]:
     """Turn the error of a program of several workers into one that says what is known about the worker that caused it."""
     world = _bootstrap.world()
     assert world is not None, "only used where there are several workers"
-    world.progress += 1
     try:
         yield
     except (RuntimeError, ValueError) as error:
         if not _bootstrap.is_broken_exchange(error):
             raise
-        raise world.lost("computed together with the others", error) from error
+        raise world.fates.lost("computed together with the others", error) from error

@@ -1,6 +1,5 @@
 """MultiWorkerMirroredStrategy: one replica on each device of several processes."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -129,7 +128,7 @@ def meet(
     fact |= {} if slices_from is None else {"min_size": slices_from}
     if model_parallel_size > 1:
         fact |= {"model_parallel_size": model_parallel_size, "layout_map": None if layouts is None else layouts.rules}
-    world.agree("strategy", json.dumps(fact), problem)
+    world.exchange.agree("strategy", json.dumps(fact), problem)
     check_divides(name, model_parallel_size, len(local), "devices of each worker")
     devices = _in_order(jax.devices(platform), len(local), world)
     return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, **cuts)
@@ -142,11 +141,11 @@ def the_world(membership: Membership, options: CommunicationOptions) -> World:
         world = _bootstrap.start(membership)
     elif (world.process_id, world.num_processes) != (membership.process_id, membership.num_processes):
         raise AlreadyStartedError(
-            f"This process is already {world.membership!r} and cannot be {membership!r} as well. Make only one strategy over "
+            f"This process is already {world.peers.membership!r} and cannot be {membership!r} as well. Make only one strategy over "
             "several workers per program."
         )
     if options.timeout_seconds is not None:
-        world.timeouts = dataclasses.replace(world.timeouts, exchange=options.timeout_seconds)
+        world.exchange.wait_for(options.timeout_seconds)
     return world
 
 

@@ -432,7 +432,7 @@ class Strategy:
 
     def _exchange(self, label: str) -> Callable[[Any], list[Any]] | None:
         world = self._placement.world
-        return None if world is None else world.values(label)
+        return None if world is None else world.exchange.values(label)
 
     def _workers_places(self) -> WorkersPlaces | None:
         return None if self._placement.world is None else WorkersPlaces(self._placement)

@@ -146,7 +146,7 @@ class Termination:
         world = _bootstrap.world()
         if world is None:
             return self._asked_by is not None
-        if not world.leaves_now(self._asked_by is not None):
+        if not world.leaving.leaves_now(self._asked_by is not None):
             return False
         self.ask("another worker was asked to leave")
         return True

@@ -26,12 +26,12 @@ def chiefs(label: str, make: Callable[[], Any]) -> Any:
     world = _bootstrap.world()
     if world is None:
         return make()
-    return json.loads(world.tell(label, json.dumps(make()) if world.is_chief else "", before_next_step=True))
+    return json.loads(world.exchange.tell(label, json.dumps(make()) if world.is_chief else "", before_next_step=True))
 
 
 def patience(world: World, num_bytes: int) -> float:
     """Return how many seconds to wait for workers of which each reads or writes at most `num_bytes`."""
-    return world.timeouts.exchange + num_bytes / LEAST_SPEED
+    return world.exchange.seconds + num_bytes / LEAST_SPEED
 
 
 def write_once(write: Callable[[], None], num_bytes: int | None = None, *, what: str = "the checkpoint") -> None:
@@ -50,7 +50,7 @@ def write_once(write: Callable[[], None], num_bytes: int | None = None, *, what:
     if world is None:
         write()
         return
-    size = 0 if num_bytes is None else int(world.tell("checkpoint size", str(num_bytes), before_next_step=True))
+    size = 0 if num_bytes is None else int(world.exchange.tell("checkpoint size", str(num_bytes), before_next_step=True))
     problem: Exception | None = None
     if world.is_chief:
         try:
@@ -74,7 +74,7 @@ def meet_before_reading(path: Any) -> None:
     world = _bootstrap.world()
     if world is not None:
         problem = "The workers are about to restore different checkpoints."
-        world.agree("restore", str(path), problem, before_next_step=True)
+        world.exchange.agree("restore", str(path), problem, before_next_step=True)
 
 
 def all_read(what: str, path: Any, read: Callable[[], _Result], *, num_bytes: int = 0, changes: bool = False) -> _Result:

@@ -97,7 +97,8 @@ class Together:
             f"No worker has more than {self._num_bytes} bytes to write. So this one, which still lives, writes less than "
             f"{_chief.LEAST_SPEED} bytes per second, or its disk does not answer. To wait longer, set REPLICANT_EXCHANGE_TIMEOUT."
         )
-        return self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text, seconds, advice=advice)
+        label = f"the checkpoint {self._path.name}: {what}"
+        return self._world.exchange.collect(self.name, number, label, text, seconds, advice=advice)
 
     def _write_parts(self, parts: Parts) -> None:
         me = self._world.name_of(self._world.process_id)

@@ -1,95 +1,114 @@
-"""One worker watches the heartbeats of all workers, and tells the others what it has found.
+"""The thread that sends heartbeats, and looks for those of the other workers. It ends a process that cannot go on alone."""
 
-This is the chief. If nothing is heard from it for a few beats, the worker with the next rank watches meanwhile. So a worker makes
-two requests per beat, and what it reads does not grow with the number of workers. Nothing here reads the clock: the time is an
-argument.
-"""
-
-import dataclasses
-import json
+import threading
 import time
-from collections.abc import Collection, Mapping
+import traceback
+from collections.abc import Callable
 
-_PATIENCE = 3  # times that rank 1 reads unchanged news before it watches itself; one more time for every two further ranks
+from ..wire import _supervisor
+from ._beats import Beats
+from ._fates import GRACE_SECONDS, Fates
+from ._leaving import Leaving
+from ._lookout import Lookout, News
+from ._peers import Peers
+from ._sealed_store import SealedStore
 
-
-@dataclasses.dataclass(frozen=True)
-class News:
-    """What one worker has found out about all workers.
-
-    Args:
-        by: The rank of this worker.
-        number: The number of this news.
-        silent: The seconds without a heartbeat, by rank, of workers that have been silent for too long.
-        failed: Some of the ranks whose programs have failed.
-        leave: Whether a worker was asked to leave.
-    """
-
-    by: int = -1
-    number: int = 0
-    silent: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    failed: Collection[int] = ()
-    leave: bool = False
-
-    def text(self) -> str:
-        """The text that the others read."""
-        silent = {str(rank): seconds for rank, seconds in self.silent.items()}
-        return json.dumps([self.by, self.number, silent, [*self.failed], self.leave])
-
-    @classmethod
-    def parse(cls, text: str) -> "News":
-        """Make the news from such a text: the inverse of `text`."""
-        by, number, silent, failed, leave = json.loads(text)
-        return cls(by, number, {int(rank): seconds for rank, seconds in silent.items()}, failed, leave)
+_BEAT_SECONDS = 1.0  # between two heartbeats
+_URGENT_SECONDS = 0.25  # between two heartbeats while something is wrong
+_OBEY_SECONDS = 1.0  # for the main thread to obey an order to form a new group, before its exchange is broken off
+_SILENT_GRACE_SECONDS = 1.0  # as GRACE_SECONDS, once another is silent: a cut link brings no error
 
 
-class Lookout:
-    """One worker's part in watching all workers.
+class Liveness:
+    """Whether the workers are alive.
 
     Args:
-        rank: The rank of this worker.
-        num_workers: The number of all workers.
-        silence: The seconds without a heartbeat after which a worker counts as silent.
-        now: The time now. By default that of the monotonic clock.
+        peers: The workers.
+        sealed: Where one worker tells the others what it has found out.
+        beats: The heartbeats.
+        fates: What became of each worker. It is told who is silent.
+        leaving: Who is told that a worker was asked to leave.
     """
 
-    def __init__(self, rank: int, num_workers: int, silence: float, now: float | None = None):
-        self._rank, self._silence = rank, silence
-        now = time.monotonic() if now is None else now
-        # The number of each worker's last heartbeat, and when it was seen.
-        self._seen: dict[int, tuple[int, float]] = dict.fromkeys(range(num_workers), (-1, now))
-        self._number = 0
-        self._heard: dict[int, int] = {}  # the number of the last news of each worker
-        self._unchanged = 0  # how many times in a row it has been the same
-        self.looks = rank == 0  # whether this worker watches, and tells the others
-        self.news = News()
+    def __init__(self, peers: Peers, sealed: SealedStore, beats: Beats, fates: Fates, leaving: Leaving):
+        self._peers, self._sealed, self._beats, self._fates, self._leaving = peers, sealed, beats, fates, leaving
+        self._store, self._silence = sealed.store, sealed.store.patience
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
 
-    def hear(self, text: str | None) -> None:
-        """Take in the latest news, or None if there is none so far. What was news before is none, though somebody may repeat it."""
-        news = News() if text is None else News.parse(text)
-        if news.number <= self._heard.get(news.by, 0):
-            self._unchanged += 1
-            if self._unchanged >= _PATIENCE + self._rank // 2 and not self.looks:
-                self.looks = True
-        else:
-            self._heard[news.by], self._unchanged = news.number, 0
-            if news.by != self._rank and not (self.looks and news.by > self._rank):
-                self.looks, self.news = self._rank == 0, news
+    @property
+    def is_watching(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
-    def look(self, beats: Mapping[int, str], ended: Collection[int], failed: Collection[int], leave: bool, now: float) -> News:
-        """Make news from the last heartbeat of each worker, and from what is known about those that have ended or failed.
+    def begin(self, leave: Callable[[str], None], break_off: Callable[[], object] | None = None) -> None:
+        """Send heartbeats, and look for those of the others.
 
-        A heartbeat begins with its number. One that is not higher than before is no sign of life: somebody may repeat old ones.
+        Args:
+            leave: Called with the reason if this process must end.
+            break_off: Ends an exchange in which the main thread may be stuck.
         """
-        for rank, text in beats.items():
-            number = int(text.split()[0])
-            if rank in self._seen and number > self._seen[rank][0]:
-                self._seen[rank] = (number, now)
-        silent = {
-            rank: round(now - since, 1)
-            for rank, (_, since) in self._seen.items()
-            if now - since > self._silence and rank not in ended and rank != self._rank
-        }
-        self._number += 1
-        self.news = News(self._rank, self._number, silent, sorted(failed)[:2], leave)
-        return self.news
+        self._thread = threading.Thread(target=self._run, args=(leave, break_off), name="replicant-watch", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop sending heartbeats."""
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2 * _BEAT_SECONDS)
+
+    def _run(self, leave: Callable[[str], None], break_off: Callable[[], object] | None) -> None:
+        """Watch. If that fails, for whatever reason, this worker ends: it would not notice any more that another one is lost."""
+        try:
+            reason = self._watch(break_off)
+        except BaseException as error:  # noqa: BLE001 - it is told
+            trace = "".join(traceback.format_exception(error)).strip()
+            reason = f"its thread that watches the others has failed. This is an error of Replicant's.\n{trace}"
+        if reason:
+            leave(f"Worker {self._peers.process_id} of {self._peers.num_processes} ends because {reason}")
+
+    def _watch(self, break_off: Callable[[], object] | None) -> str:
+        """Send heartbeats, and look for those of the others, until the end. Returns why this worker cannot go on, or ""."""
+        lookout = Lookout(self._peers.process_id, self._peers.num_processes, self._silence)
+        troubled_since, ordered_since = None, None
+        beat = min(_BEAT_SECONDS * self._peers.stretch, self._silence)
+        while not self._ended.wait(_URGENT_SECONDS if troubled_since or self._store.trouble else beat):
+            ordered_since = (ordered_since or time.monotonic()) if _supervisor.is_ordered() else None
+            if break_off and ordered_since and time.monotonic() - ordered_since > _OBEY_SECONDS:
+                break_off()  # it waits for a worker whose link is cut
+            self._beats.send()
+            news = self._look(lookout)
+            if news.leave:
+                self._leaving.tell_where()
+            self._fates.note_silent(news.silent)
+            failed = any(rank != self._peers.process_id for rank in news.failed)
+            longest = max(self._store.fails_for(), *self._fates.silent.values(), 0.0)
+            if self._is_seen_to() or not (failed or self._fates.silent or longest > self._silence):
+                troubled_since = None
+                continue
+            now = time.monotonic()
+            known_for = 0.0 if self._store.is_gone else max(0.0, longest - self._silence)
+            troubled_since = troubled_since or now - known_for
+            grace = GRACE_SECONDS if failed or self._store.is_gone else _SILENT_GRACE_SECONDS
+            if now - troubled_since > grace and not self._ended.is_set():
+                return f"it cannot go on alone.{self._fates.known()}"
+        return ""
+
+    def _is_seen_to(self) -> bool:
+        """Whether a supervisor sees to workers that are lost."""
+        return _supervisor.is_watched() or (self._peers.supervised and not self._store.is_gone)
+
+    def _look(self, lookout: Lookout) -> News:
+        """What is known about all workers. This worker either finds it out and tells the others, or is told."""
+        if self._peers.process_id:
+            told = self._sealed.list("news/")
+            if told is None:
+                return lookout.news
+            lookout.hear(told.get("now"))
+        if lookout.looks:
+            beats, told = self._beats.last(), self._fates.told()
+            if beats is None or self._store.trouble:
+                return lookout.news  # that this worker cannot hear does not mean that the others are silent
+            news = lookout.look(beats, told["ended"], told["failed"], bool(told["leave"]), time.monotonic())
+            self._sealed.try_put("news/now", news.text())
+        return lookout.news

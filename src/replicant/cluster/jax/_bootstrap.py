@@ -1,30 +1,29 @@
-"""Connects the processes of one job through JAX's distributed runtime. No other file uses the private parts of that runtime.
+"""Connects the processes of one job through JAX's distributed runtime.
 
 ``start`` meets the other workers (``meeting/_member.py``), connects JAX to them and makes the `World` (``exchange/_world.py``).
 Process 0 runs the coordination service, unless REPLICANT_COORDINATOR=outside says that a supervisor does. With a supervisor,
-workers may die and come back, and after ``leave`` the same process can ``start`` in a new world. ``stop`` runs by itself at the end
-of the program. A program that ends with an error tells the others why and leaves at once, instead of waiting for minutes in JAX's
-own barrier.
+workers may die and come back, and after ``leave`` the same process can ``start`` in a new world. At its end, a program leaves by
+itself. One that ends with an error tells the others why and leaves at once, instead of waiting for minutes in JAX's own barrier.
 """
 
 import atexit
 import contextlib
 import functools
 import gc
-import importlib
 import importlib.metadata
 import json
 import os
 import platform
 import re
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import AlreadyStartedError, ClusterError, UnreachableError
+from ...errors import AlreadyStartedError
 from .._addresses import is_loopback, split_address
-from ..exchange._world import Timeouts, World, describe_error, this_process
+from ..exchange._fates import describe_error
+from ..exchange._peers import this_process
+from ..exchange._world import Timeouts, World
 from ..meeting import _member
 from ..meeting._claims import Claim, problem_of
 from ..meeting._job import job_key, job_of
@@ -35,7 +34,7 @@ from ..resolvers._membership import Membership
 from ..wire import _seal, _supervisor
 from . import _devices, _gloo_sockets
 from ._program_cache import share_programs
-from ._relay import Relay
+from ._runtime import runtime
 from ._service_sockets import outlast_cuts
 from ._store import JaxStore
 
@@ -43,17 +42,131 @@ OUTSIDE = "outside"
 # How XLA describes an exchange that a peer has broken off. NCCL reports its own failures as INTERNAL.
 _STATUS = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |INTERNAL: .*(NCCL|Gloo)", re.DOTALL)
 _FAILURE_GRACE_SECONDS = 15.0  # process 0 stays for so long after its own error, so that the others can read it
-_JAX_HEARTBEAT_SECONDS = 3600  # JAX aborts a worker that was silent and comes back; our own watch reports it earlier
-_TRY_SECONDS = 1  # for one try to connect while the workers may form a new group; JAX takes a few seconds more
-_UNTOLD = "std::bad_cast"  # what JAX makes of a reason that it cannot give to Python
-_JAX_TIMEOUT_SECONDS = 10  # for JAX's own shutdown barrier, where workers that may come back do not wait
 
-_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
+
+class _Group:
+    """What this process has of its group. It leaves one group before it joins the next.
+
+    Attributes:
+        world: The workers of the group; None if this process is on its own.
+        sockets: The ports of this process and of its peers, through which CPU workers exchange data, if a supervisor watches them.
+    """
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self.sockets: tuple[set[int], set[int]] | None = None
+        self._service: Any = None  # JAX's coordination service, if it runs in this process
+        self._stop_seconds = 0.0  # to wait at the end for the others to end
+        self._failure: BaseException | None = None  # with which the program ends
+        self._is_hooked = False
+
+    def join(self, membership: Membership, timeouts: Timeouts, generation: int, environ: Environ) -> World:
+        """Meet the other workers, connect JAX to them, and start its devices."""
+        self._stop_seconds = timeouts.stop
+        supervised = environ.get("REPLICANT_COORDINATOR", "").strip() == OUTSIDE
+        who, secret = (_meet_supervised if supervised else _meet)(membership, timeouts, generation, environ)
+        store = self._connect(membership, timeouts, has_service=membership.process_id == 0 and not supervised)
+        self.world = world = World.over(
+            store, membership, who, generation=generation, timeouts=timeouts, supervised=supervised, secret=secret
+        )
+        if supervised:
+            world.peers.introduce(_compared(world, timeouts))
+        ports = _gloo_sockets.listening_ports()
+        with runtime().gloo_at(_own_address(world, timeouts)):
+            platform = _devices.start(store, membership.num_processes)
+        break_off = None
+        if supervised:
+            break_off = self._find_sockets(world, ports, timeouts)
+            _supervisor.tell_connected(generation)
+        if platform in ("cpu", "gpu"):  # the programs of TPUs know their places
+            share_programs()
+        world.liveness.begin(_end, break_off)
+        self._hook()
+        return world
+
+    def leave(self) -> None:
+        """Leave the group. Peers that are in an exchange with this process get an error at once."""
+        sockets, self.sockets = self.sockets, None
+        if sockets is not None:  # something may still refer to the old client, but its sockets must not stay open
+            _gloo_sockets.shut_down(*sockets)
+        self._disconnect()
+
+    def stop(self) -> None:
+        """Leave the group without an error, if there is one. Process 0 waits until the others have left: they talk through it."""
+        if self.world is None:
+            return
+        self.world.fates.report_end()
+        if self._is_awaited():
+            self.world.fates.wait_for_others(self._stop_seconds)
+        self._disconnect()
+
+    def _is_awaited(self) -> bool:
+        """Whether the others need this process to the end, because it runs the coordination service."""
+        return self.world is not None and self.world.is_chief and not self.world.peers.supervised
+
+    def _connect(self, membership: Membership, timeouts: Timeouts, *, has_service: bool) -> JaxStore:
+        """Connect JAX to the coordination service, which this process may have to start."""
+        if has_service:
+            self._service = runtime().service(membership)
+        client, relay = runtime().client(membership, timeouts, may_change=_supervisor.is_elastic(), relayed=not has_service)
+        if has_service:  # all have connected
+            outlast_cuts(split_address(str(membership.bind_address or membership.coordinator_address), "coordinator address")[1])
+        runtime().adopt(client, membership)
+        return JaxStore(client, relay)
+
+    def _find_sockets(self, world: World, before: set[int], timeouts: Timeouts) -> Callable[[], int]:
+        """Find the sockets through which CPU workers exchange data. Returns a function that breaks their exchanges off."""
+        own = _gloo_sockets.listening_ports() - before
+        said = [json.loads(text) for text in world.exchange("sockets", json.dumps(sorted(own)), timeouts.start)]
+        peers = {port for rank, each in enumerate(said) if rank != world.process_id for port in each}
+        self.sockets = own, peers
+        return functools.partial(_gloo_sockets.shut_down, own, peers)
+
+    def _disconnect(self) -> None:
+        world, self.world = self.world, None
+        if world is not None:
+            world.liveness.end()
+            world.store.close()
+        runtime().forget()
+        service, self._service = self._service, None
+        if service is not None:
+            with contextlib.suppress(RuntimeError):  # nobody is left who would care
+                service.shutdown()
+
+    def _hook(self) -> None:
+        """Let the end of the program do the rest."""
+        if not self._is_hooked:
+            self._is_hooked = True
+            atexit.register(self._at_exit)
+            sys.excepthook = functools.partial(self._note_failure, sys.excepthook)
+
+    def _note_failure(self, original: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        """Tell the others that the interpreter ends with an error, and print what is known about them."""
+        original(kind, error, trace)
+        if self.world is None:
+            return
+        self._failure = error
+        self.world.fates.report_failure(describe_error(error))
+        if is_broken_exchange(error):
+            _print(str(self.world.fates.lost("could not compute together with the others", error)))
+
+    def _at_exit(self) -> None:
+        if self.world is None:
+            return
+        if self._failure is None:
+            self.stop()
+            return
+        if self._is_awaited():  # the others can read why only while this process is there
+            self.world.fates.wait_for_others(_FAILURE_GRACE_SECONDS)
+        _exit(1)
+
+
+_group = _Group()
 
 
 def world() -> World | None:
     """The workers that this process has met, or None if it is on its own."""
-    return _state["world"]
+    return _group.world
 
 
 def timeouts_of(environ: Environ) -> Timeouts:
@@ -69,16 +182,11 @@ def timeouts_of(environ: Environ) -> Timeouts:
     return Timeouts(**{name: value for name, value in found.items() if value is not None})
 
 
-def start(
-    membership: Membership, *, timeouts: Timeouts | None = None, environ: Environ | None = None, generation: int | None = None
-) -> World:
+def start(membership: Membership) -> World:
     """Meet the other workers and connect JAX to them. Every worker calls this once, before anything starts JAX.
 
     Args:
         membership: Which one of the workers this process is.
-        timeouts: The deadlines of everything that waits. By default those of the environment.
-        environ: The environment to read. By default the process's own.
-        generation: How many times the workers have formed a new group. By default REPLICANT_GENERATION, or else 0.
 
     Returns:
         The world of this process and the other workers.
@@ -87,26 +195,18 @@ def start(
         AlreadyStartedError: If JAX has started, or if this process is in a world already.
         ClusterError, UnreachableError, WorkerMismatchError: If the workers cannot form one group. All of them raise it.
     """
-    environ = os.environ if environ is None else environ
-    if _state["world"] is not None:
-        raise AlreadyStartedError(f"This process has already met the other workers, as {_state['world'].membership!r}.")
-    if backends_started():
+    environ = os.environ
+    if _group.world is not None:
+        raise AlreadyStartedError(f"This process has already met the other workers, as {_group.world.peers.membership!r}.")
+    if runtime().backends_started():
         raise AlreadyStartedError(
             "JAX started before the workers could meet. Make the strategy at the top of the program, right after the imports: "
             "before arrays, models, jax.devices() and other strategies."
         )
     _supervisor.start(environ)
     _supervisor.when_cut_off(_end_alone)
-    timeouts = timeouts or timeouts_of(environ)
-    generation = (number(environ, "REPLICANT_GENERATION") or 0) if generation is None else generation
     check_proxies(environ, str(membership.coordinator_address))
-    outside = environ.get("REPLICANT_COORDINATOR", "").strip() == OUTSIDE
-    made = _connect(membership, timeouts, generation, outside=outside, environ=environ)
-    if not _state["hooked"]:
-        _state["hooked"] = True
-        atexit.register(_at_exit)
-        sys.excepthook = functools.partial(_note_failure, sys.excepthook)
-    return made
+    return _group.join(membership, timeouts_of(environ), number(environ, "REPLICANT_GENERATION") or 0, environ)
 
 
 def leave() -> None:
@@ -117,32 +217,10 @@ def leave() -> None:
     import jax
     import jax.extend
 
-    gloo, _state["gloo"] = _state["gloo"], None
-    if gloo is not None:  # something may still refer to the old client, but its sockets must not stay open
-        _gloo_sockets.shut_down(*gloo)
-    _disconnect()
+    _group.leave()
     jax.clear_caches()
     jax.extend.backend.clear_backends()
     gc.collect()  # the client is part of reference cycles; collecting it closes its sockets
-
-
-def stop() -> None:
-    """Leave without an error. Process 0 waits until the others have left, because they talk through it.
-
-    Nothing happens without a world.
-    """
-    found = _state["world"]
-    if found is None:
-        return
-    found.report_end()
-    if found.is_chief and not found.supervised:
-        found.wait_for_others(found.timeouts.stop)
-    _disconnect()
-
-
-def backends_started() -> bool:
-    """Whether JAX has started, so that it is too late to connect it."""
-    return bool(_private().xla_bridge.backends_are_initialized())
 
 
 def fingerprint() -> dict[str, str]:
@@ -155,87 +233,52 @@ def fingerprint() -> dict[str, str]:
     return facts
 
 
-def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, outside: bool, environ: Environ) -> World:
-    address = str(membership.coordinator_address)
-    if outside:
-        check_reachable(address, timeouts.start)
-        _supervisor.meet(generation, timeouts.start)
-        who: tuple[str, ...] = ()
-        secret = _seal.of_key(environ.get(_supervisor.KEY, ""))
-    else:
-        job, key = job_of(membership, environ), job_key(environ)
-        who = met = _member.call_roll(membership, this_process(), fingerprint(), timeouts.start, job=job, key=key)
-        secret = _seal.of_key(key, met.secret) or met.secret  # an earlier run may have had the same key
-    jax_private = _private()
-    if membership.process_id == 0 and not outside:
-        _state["service"] = jax_private.service(membership, timeouts)
-    client, relay = jax_private.client(membership, timeouts, may_change=_supervisor.is_elastic(), relayed=_state["service"] is None)
-    if _state["service"] is not None:  # all have connected
-        outlast_cuts(split_address(str(membership.bind_address or address), "coordinator address")[1])
-    store = JaxStore(client, relay)
-    made = World(store, membership, who, generation=generation, timeouts=timeouts, supervised=outside, secret=secret)
-    jax_private.adopt(client, _state["service"], membership)
-    _state["world"] = made
-    if outside:
-        made.who = _compared(made, timeouts)
-    ports = _gloo_sockets.listening_ports()
-    with jax_private.gloo_at(_own_address(made, address)):
-        platform = _devices.start(store, membership.num_processes)
-    if outside:
-        mine = _gloo_sockets.listening_ports() - ports
-        theirs = [json.loads(text) for text in made.exchange("sockets", json.dumps(sorted(mine)), timeouts.start)]
-        _supervisor.tell_connected(generation)
-        _state["gloo"] = mine, {port for rank, each in enumerate(theirs) if rank != made.process_id for port in each}
-        made.break_off = functools.partial(_gloo_sockets.shut_down, *_state["gloo"])
-    if platform in ("cpu", "gpu"):  # the programs of TPUs know their places
-        share_programs()
-    made.begin_watch(_leave)
-    return made
-
-
-def _own_address(made: World, coordinator: str) -> str:
-    """The address at which the other workers find this one, whatever its host's name resolves to."""
-    if is_loopback(split_address(coordinator, "coordinator address")[0]):
-        return LOOPBACK  # all are on this host
-    sources = made.exchange("addresses", source_towards(coordinator), made.timeouts.start)
-    mine = seen_by_others(made.process_id, sources, coordinator)
-    made.addresses = tuple(mine if rank == made.process_id else source for rank, source in enumerate(sources))
-    return mine
-
-
-def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
-    """Do the work of a roll call where there was none: learn who the workers are, and check that their versions are equal."""
-    said = [json.loads(text) for text in made.exchange("who", json.dumps([this_process(), fingerprint()]), timeouts.start)]
-    problem = problem_of([Claim(i, made.num_processes, who, facts) for i, (who, facts) in enumerate(said)])
-    if problem is not None:
-        raise problem
-    return tuple(who for who, _ in said)
-
-
-def _disconnect() -> None:
-    found, _state["world"] = _state["world"], None
-    if found is not None:
-        found.end_watch()
-        found.store.close()
-    _private().forget()
-    service, _state["service"] = _state["service"], None
-    if service is not None:
-        with contextlib.suppress(RuntimeError):  # nobody is left who would care
-            service.shutdown()
-
-
 def is_broken_exchange(error: BaseException) -> bool:
     """Whether an error says that a program of several workers failed in an exchange. JAX raises RuntimeError or ValueError then."""
     return isinstance(error, RuntimeError | ValueError) and _STATUS.match(str(error)) is not None
 
 
-def _leave(text: str) -> None:
+def _meet(membership: Membership, timeouts: Timeouts, generation: int, environ: Environ) -> tuple[Sequence[str], str]:
+    """Meet the other workers. Returns who they are, and a secret that only they know."""
+    del generation  # only a supervisor forms new groups
+    job, key = job_of(membership, environ), job_key(environ)
+    met = _member.call_roll(membership, this_process(), fingerprint(), timeouts.start, job=job, key=key)
+    return met, _seal.of_key(key, met.secret) or met.secret  # an earlier run may have had the same key
+
+
+def _meet_supervised(membership: Membership, timeouts: Timeouts, generation: int, environ: Environ) -> tuple[Sequence[str], str]:
+    """Wait until the supervisor says that all are about to connect. Who they are, they say later."""
+    check_reachable(str(membership.coordinator_address), timeouts.start)
+    _supervisor.meet(generation, timeouts.start)
+    return (), _seal.of_key(environ.get(_supervisor.KEY, ""))
+
+
+def _own_address(world: World, timeouts: Timeouts) -> str:
+    """The address at which the other workers find this one, whatever its host's name resolves to."""
+    coordinator = str(world.peers.membership.coordinator_address)
+    if is_loopback(split_address(coordinator, "coordinator address")[0]):
+        return LOOPBACK  # all are on this host
+    sources = world.exchange("addresses", source_towards(coordinator), timeouts.start)
+    mine = seen_by_others(world.process_id, sources, coordinator)
+    world.peers.locate([mine if rank == world.process_id else source for rank, source in enumerate(sources)])
+    return mine
+
+
+def _compared(world: World, timeouts: Timeouts) -> list[str]:
+    """Do the work of a roll call where there was none: learn who the workers are, and check that their versions are equal."""
+    said = [json.loads(text) for text in world.exchange("who", json.dumps([this_process(), fingerprint()]), timeouts.start)]
+    problem = problem_of([Claim(i, world.num_processes, who, facts) for i, (who, facts) in enumerate(said)])
+    if problem is not None:
+        raise problem
+    return [who for who, _ in said]
+
+
+def _end(text: str) -> None:
     """End the process from the watching thread, because the main thread may be stuck in an exchange that never ends."""
     _print(text)
     _supervisor.report(f"WorkerLostError: {text}")
-    found = _state["world"]
-    if found is not None:
-        found.report_end(well=False)
+    if _group.world is not None:
+        _group.world.fates.report_end(well=False)
     _exit(1)
 
 
@@ -254,158 +297,3 @@ def _exit(status: int) -> None:
         with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads it any more
             stream.flush()
     os._exit(status)
-
-
-def _note_failure(original: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Tell the others that the interpreter ends with an error, and print what is known about them."""
-    original(kind, error, trace)
-    found = _state["world"]
-    if found is None:
-        return
-    _state["failure"] = error
-    found.report_failure(describe_error(error))
-    if is_broken_exchange(error):
-        _print(str(found.lost("could not compute together with the others", error)))
-
-
-def _at_exit() -> None:
-    found = _state["world"]
-    if found is None:
-        return
-    if _state["failure"] is None:
-        stop()
-        return
-    if found.is_chief and not found.supervised:  # the others can read why only while this process is there
-        found.wait_for_others(_FAILURE_GRACE_SECONDS)
-    _exit(1)
-
-
-class _Private:
-    """The private parts of JAX that are used here. Making one checks that they exist."""
-
-    def __init__(self) -> None:
-        import jax
-
-        try:
-            from jax._src import distributed, xla_bridge
-
-            _jax = importlib.import_module("jaxlib._jax")
-            self.xla_bridge: Any = xla_bridge
-            self._jax: Any = _jax
-            self._state = distributed.global_state
-            needed: Mapping[Any, tuple[str, ...]] = {
-                _jax: ("get_distributed_runtime_client", "get_distributed_runtime_service", "make_gloo_tcp_collectives"),
-                getattr(_jax, "DistributedRuntimeClient", None): (
-                    "key_value_set_bytes",
-                    "key_value_dir_get_bytes",
-                    "blocking_key_value_get_bytes",
-                ),
-                xla_bridge: ("backends_are_initialized",),
-                self._state: ("client", "service", "process_id", "num_processes", "coordinator_address"),
-            }
-            missing = [name for owner, names in needed.items() for name in names if not hasattr(owner, name)]
-        except ImportError as error:
-            missing = [str(error)]
-        if missing:
-            raise ClusterError(
-                f"JAX {jax.__version__} has moved internals that Replicant uses to connect workers ({', '.join(missing)}). Use a "
-                "version that this release was tested with (0.10 to 0.12), or a newer Replicant."
-            )
-
-    def service(self, membership: Membership, timeouts: Timeouts) -> Any:
-        """Start the coordination service in this process. A worker that leaves does not end the others.
-
-        Raises:
-            ClusterError: If the service cannot start at the address.
-        """
-        address = str(membership.bind_address or membership.coordinator_address)
-        try:
-            return self._jax.get_distributed_runtime_service(
-                address,
-                membership.num_processes,
-                heartbeat_timeout=_JAX_HEARTBEAT_SECONDS,
-                shutdown_timeout=_JAX_TIMEOUT_SECONDS,
-                recoverable=True,
-            )
-        except RuntimeError as error:
-            raise ClusterError(f"Process 0 could not start JAX's coordination service at {address}: {error}.") from error
-
-    def client(self, membership: Membership, timeouts: Timeouts, *, may_change: bool, relayed: bool) -> tuple[Any, Relay | None]:
-        """Return a connected client, and its relay.
-
-        Connecting waits for all workers and cannot be interrupted. So if `may_change` is true, it is tried for a short time again
-        and again. A worker that was told that all are about to connect tries at least once, because the others wait for it.
-
-        Args:
-            membership: Which one of the workers this process is.
-            timeouts: The deadlines of everything that waits.
-            may_change: Whether the workers may be told to form a new group meanwhile.
-            relayed: Whether to connect over a relay of this process.
-
-        Raises:
-            UnreachableError: If the service cannot be reached.
-            WorkersChangedError: If the workers are to form a new group.
-        """
-        deadline = time.monotonic() + timeouts.start
-        while True:
-            relay = Relay(str(membership.coordinator_address)) if relayed else None
-            client = self._jax.get_distributed_runtime_client(
-                str(membership.coordinator_address) if relay is None else relay.address,
-                membership.process_id,
-                init_timeout=_TRY_SECONDS if may_change else max(10, int(timeouts.start)),
-                shutdown_timeout=_JAX_TIMEOUT_SECONDS,
-                heartbeat_timeout=_JAX_HEARTBEAT_SECONDS,
-                missed_heartbeat_callback=_ignore,  # with one, failing to connect is an error; else it is an abort
-                shutdown_on_destruction=False,
-                use_compression=True,
-            )
-            try:
-                client.connect()
-            except RuntimeError as error:
-                if relay is not None:
-                    relay.close()
-                _supervisor.check_order()
-                if may_change and time.monotonic() < deadline:
-                    continue
-                reason = str(error).splitlines()[0]
-                if reason == _UNTOLD:
-                    reason = f"not all came within {max(10, int(timeouts.start))} s. One has ended meanwhile; see its log"
-                raise UnreachableError(
-                    f"Process {membership.process_id} could not connect to JAX's coordination service at "
-                    f"{membership.coordinator_address}: {reason}."
-                ) from error
-            if relay is not None:
-                relay.hold()
-            return client, relay
-
-    def adopt(self, client: Any, service: Any, membership: Membership) -> None:
-        """Note what ``jax.distributed.initialize`` would note, so that JAX's backends connect."""
-        state = self._state
-        state.client, state.service = client, None  # we end the service ourselves
-        state.process_id, state.num_processes = membership.process_id, membership.num_processes
-        state.coordinator_address = membership.coordinator_address
-
-    def forget(self) -> None:
-        """Undo `adopt`."""
-        state = self._state
-        state.client, state.service, state.coordinator_address = None, None, None
-        state.process_id, state.num_processes = 0, 1
-
-    @contextlib.contextmanager
-    def gloo_at(self, address: str) -> Iterator[None]:
-        """Make CPU workers listen at this address while backends start. Gloo would resolve the host's own name instead."""
-        original = self._jax.make_gloo_tcp_collectives
-        self._jax.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
-        try:
-            yield
-        finally:
-            self._jax.make_gloo_tcp_collectives = original
-
-
-def _ignore(*_: Any) -> None:
-    """Ignore JAX's callback: a failure to connect also raises an error."""
-
-
-@functools.cache
-def _private() -> _Private:
-    return _Private()

@@ -2,7 +2,7 @@
 
 gRPC tells the kernel to reset a server's connection once the other end has acknowledged nothing for 20 s. A worker whose link was
 cut for longer could then never talk to the others again, although its link has healed. Whether a worker counts as lost is decided
-by its heartbeats (``exchange/_world.py``), and the kernel's own limit of some 15 minutes remains.
+by its heartbeats (``exchange/_liveness.py``), and the kernel's own limit of some 15 minutes remains.
 """
 
 import contextlib

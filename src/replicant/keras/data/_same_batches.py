@@ -42,7 +42,8 @@ class Read:
         """Compare what the workers have read since the last comparison, if anything."""
         if self._count > self._told:
             first, self._told = self._told, self._count
-            self._world.agree("batches", f"batches {first} to {self._count - 1} of this loop: sum {self._sum:016x}", PROBLEM)
+            read = f"batches {first} to {self._count - 1} of this loop: sum {self._sum:016x}"
+            self._world.exchange.agree("batches", read, PROBLEM)
 
 
 read: contextvars.ContextVar[Read | None] = contextvars.ContextVar("replicant_read", default=None)  # that of the current loop

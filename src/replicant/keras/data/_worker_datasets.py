@@ -22,4 +22,4 @@ def shared(dataset: Any) -> Any:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
         return strategy.experimental_distribute_dataset(dataset)
-    return AlikeDataset(dataset, world.values("dataset"))
+    return AlikeDataset(dataset, world.exchange.values("dataset"))

@@ -70,7 +70,7 @@ def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None
     facts = [f"{key}={given.arguments[key]!r}" for key in _COUNTS if key in given.arguments]
     rows = getattr(given.arguments.get("x"), "shape", None)
     facts += [f"{rows[0]} rows"] if rows else []
-    world.agree(
+    world.exchange.agree(
         "loop",
         f"{name}({', '.join(facts)})",
         "The workers are about to take different numbers of steps. Call fit, evaluate and predict with the same data and the same "
@@ -84,7 +84,7 @@ def _shuffle_alike(world: World) -> None:
     Keras's own generator is a variable, whose value programs take from the chief.
     """
     now = Randomness.now()
-    said = json.loads(world.tell("random state", json.dumps([now.numpy.tolist(), now.python.tolist(), now.rest])))
+    said = json.loads(world.exchange.tell("random state", json.dumps([now.numpy.tolist(), now.python.tolist(), now.rest])))
     if not world.is_chief:
         Randomness(np.array(said[0], now.numpy.dtype), np.array(said[1], np.uint32), said[2]).bring_back()
 

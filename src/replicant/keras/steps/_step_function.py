@@ -209,7 +209,7 @@ class StepFunction:
         local: list[Any] = [np.ascontiguousarray(x) for x in jax.tree.leaves(batch) if is_local(x)]
         if program is not None:
             program.check_workers(program.trace(state, data))
-        world.agree(
+        world.exchange.agree(
             "batch",
             f"shapes {[x.shape for x in local]}, checksum {functools.reduce(lambda crc, x: zlib.crc32(x, crc), local, 0):08x}",
             PROBLEM,
