@@ -14,8 +14,7 @@ from typing import Self
 
 from ...errors import ClusterError, ReplicantError, WorkerMismatchError
 from .._addresses import split_address
-from ..wire import _seal
-from ..wire._handshake import is_proved, nonce_of
+from ..wire._handshake import draw_nonce, is_proved, nonce_of
 from ..wire._listener import Connection, Door, Message
 from ._claims import MAGIC, Claim, Met, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
 from ._job import JOB_ID, JOB_KEY
@@ -81,7 +80,7 @@ class Chair:
             self._tell_all({"error": str(self._problem), "mismatch": isinstance(self._problem, WorkerMismatchError)})
             raise self._problem
         who = [claim.who for claim in sorted(self._claims(), key=lambda claim: claim.process_id)]
-        secret = _seal.draw()
+        secret = draw_nonce()
         self._tell_all({"who": who, "seal": secret})
         self._warn_of_scripts()
         return Met(who, secret)

@@ -16,13 +16,14 @@ from ...errors import ClusterError, UnreachableError, WorkerMismatchError
 from .._addresses import split_address
 from ..resolvers._membership import Membership
 from ..wire._handshake import draw_nonce, is_proved, nonce_of
-from ..wire._json_lines import parse_message
+from ..wire._json_lines import parse_message, read_line
 from ._chair import Chair, NotHereError
 from ._claims import MAGIC, Claim, Met, proof_of_answer
 from ._job import JOB_KEY, JobName
 from ._reachable import check_reachable
 
-_SLICE_SECONDS = 0.5  # the longest single wait
+_TRY_SECONDS = 0.5  # for one try to connect
+_ANSWER_SECONDS = 5.0  # for process 0 to answer once its own time, which is the same, is over
 _MAX_ANSWER = 1 << 20  # bytes
 _RIVAL_SECONDS = 5.0  # to find another process 0 at an address that does not belong to this host
 
@@ -76,7 +77,7 @@ def _attend(address: str, claim: Claim, key: str, timeout_seconds: float) -> Met
         _, port = split_address(address, "coordinator address")
         refused: OSError | None = None
         try:
-            with socket.create_connection((numbers[0], port), timeout=_SLICE_SECONDS) as connection:
+            with socket.create_connection((numbers[0], port), timeout=_TRY_SECONDS) as connection:
                 if connection.getsockname() != connection.getpeername():  # on loopback a socket can meet itself
                     # Process 0 has the same deadline; it answers soon after it, if it can.
                     return _Meeting(connection, address, deadline, timeout_seconds).meet(claim, key)
@@ -99,7 +100,6 @@ class _Meeting:
     def __init__(self, connection: socket.socket, address: str, deadline: float, timeout_seconds: float):
         self._connection, self._address = connection, address
         self._deadline, self._timeout_seconds = deadline, timeout_seconds
-        self._received = b""
 
     def meet(self, claim: Claim, key: str) -> Met:
         """Make this worker's claim, and wait for the answer.
@@ -144,24 +144,15 @@ class _Meeting:
             UnreachableError: If it does not answer in time.
             ConnectionError: If it has closed the connection without an answer.
         """
-        while b"\n" not in self._received and len(self._received) <= _MAX_ANSWER:
-            left = self._deadline + 10 * _SLICE_SECONDS - time.monotonic()
-            if left <= 0:
-                raise UnreachableError(
-                    f"Process 0 at {self._address} accepted the connection, but did not say within {self._timeout_seconds:g} s "
-                    "whether all workers are there. Is another program, or an older job, listening at that port?"
-                )
-            self._connection.settimeout(min(left, _SLICE_SECONDS))
-            try:
-                data = self._connection.recv(65536)
-            except TimeoutError:
-                continue
-            if not data:
-                if self._received:
-                    raise self._somebody_else()
-                raise ConnectionError("the connection was closed without an answer")  # not ready yet, or interrupted: ask again
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
+        try:
+            line = read_line(self._connection, _MAX_ANSWER, self._deadline + _ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"Process 0 at {self._address} accepted the connection, but did not say within {self._timeout_seconds:g} s "
+                "whether all workers are there. Is another program, or an older job, listening at that port?"
+            ) from error
+        if line is None:  # not ready yet, or interrupted: ask again
+            raise ConnectionError("the connection was closed without an answer")
         message = parse_message(line, _MAX_ANSWER)
         if message is None:
             raise self._somebody_else()

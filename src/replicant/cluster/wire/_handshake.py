@@ -30,6 +30,11 @@ def nonce_of(message: Mapping[str, Any]) -> str:
     return said if isinstance(said, str) and _NONCE.fullmatch(said) else ""
 
 
+def code_of(key: str, text: str) -> str:
+    """The code of a text, which only who knows the key can tell."""
+    return hmac.new(key.encode(), text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
+
+
 def proof(key: str, side: str, first: str, second: str, what: object = None) -> str:
     """A proof that its sender knows the key.
 
@@ -46,7 +51,7 @@ def proof(key: str, side: str, first: str, second: str, what: object = None) -> 
     text = f"{side}:{first}:{second}"
     if what is not None:
         text += ":" + json.dumps(what, sort_keys=True)
-    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
+    return code_of(key, text)
 
 
 def is_proved(message: Mapping[str, Any], expected: str) -> bool:

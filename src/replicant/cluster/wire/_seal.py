@@ -3,17 +3,12 @@
 A seal is made with a secret that only the workers of the job have: from their launcher, REPLICANT_JOB_KEY, or the roll call.
 """
 
-import hashlib
 import hmac
-import secrets
+
+from ._handshake import code_of
 
 _LENGTH = 32  # characters of a seal
 NONE = ""
-
-
-def draw() -> str:
-    """Return a new secret."""
-    return secrets.token_hex(16)
 
 
 def of_key(key: str, run: str = "") -> str:
@@ -48,4 +43,4 @@ def open_(secret: str, key: str, sealed: str) -> str | None:
 
 
 def _code(key: str, text: str) -> str:
-    return hmac.new(key.encode(), text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()[:_LENGTH]
+    return code_of(key, text)[:_LENGTH]

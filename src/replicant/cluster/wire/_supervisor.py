@@ -20,7 +20,7 @@ from ...errors import ClusterError, WorkerLostError, WorkersChangedError
 from .._addresses import is_loopback, split_address
 from ..resolvers._environ import Environ, number
 from ._handshake import draw_nonce, is_proved, nonce_of, proof
-from ._json_lines import MAX_LINE, MAX_STRANGERS_LINE, line_of, parse_message
+from ._json_lines import MAX_LINE, MAX_STRANGERS_LINE, line_of, parse_message, read_line
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
 JOIN = "REPLICANT_JOIN"  # set for a worker that joins a running job
@@ -58,7 +58,6 @@ class Heartbeat:
         self._address, self._patience = address, math.inf
         self._came = threading.Condition()
         self._lock = threading.Lock()
-        self._received = b""
         self._socket = self._connect(address, key)
         self._thread = threading.Thread(target=self._run, name="replicant-heartbeat", daemon=True)
         self._thread.start()
@@ -158,7 +157,6 @@ class Heartbeat:
                 self._shake_hands(connection, key, address, deadline)
             except ConnectionError as error:  # it has ended, or too many strangers came and it took this worker for one
                 connection.close()
-                self._received = b""
                 if time.monotonic() + _PAUSE_SECONDS > deadline:
                     raise ClusterError(
                         f"What listens at {ADDRESS}={address} does not answer like a supervisor: it closed every connection for "
@@ -213,32 +211,18 @@ class Heartbeat:
             ConnectionError: If it has closed the connection.
         """
         try:
-            line = self._read_line(connection, MAX_STRANGERS_LINE, deadline)
+            line = read_line(connection, MAX_STRANGERS_LINE, deadline)
         except TimeoutError as error:
             raise ClusterError(
                 f"What listens at {ADDRESS}={address} does not answer like a supervisor: no complete line came within "
                 f"{_CONNECT_SECONDS:g} s."
             ) from error
-        if not line:
+        if line is None:
             raise ConnectionError("closed")
         message = parse_message(line)
         if message is None:
             raise ClusterError(f"What listens at {ADDRESS}={address} does not answer like a supervisor: {line[:80]!r}.")
         return message
-
-    def _read_line(self, connection: socket.socket, longest: int = MAX_LINE, deadline: float | None = None) -> bytes:
-        """Read the next line: only its beginning if it is too long, and nothing once the connection is closed."""
-        while b"\n" not in self._received:
-            if len(self._received) > longest:
-                return self._received
-            if deadline is not None:
-                connection.settimeout(max(0.01, deadline - time.monotonic()))
-            data = connection.recv(4096)
-            if not data:
-                return b""
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
-        return line
 
     def _run(self) -> None:
         reader = threading.Thread(target=self._listen, name="replicant-orders", daemon=True)
@@ -249,7 +233,7 @@ class Heartbeat:
 
     def _listen(self) -> None:
         try:
-            while (order := parse_message(self._read_line(self._socket))) is not None:  # otherwise it is closed, or of no use
+            while (order := parse_message(read_line(self._socket, MAX_LINE) or b"")) is not None:  # else it is closed, or of no use
                 self._note(order)
         except OSError as error:
             self._lose(error)

@@ -12,7 +12,7 @@ from typing import Any
 from ...cluster._addresses import join_address
 from ...cluster.meeting._job import JOB_KEY, job_key
 from ...cluster.wire._handshake import draw_nonce, is_proved, nonce_of, proof
-from ...cluster.wire._json_lines import MAX_STRANGERS_LINE, line_of, parse_message
+from ...cluster.wire._json_lines import MAX_STRANGERS_LINE, line_of, parse_message, read_line
 from ...errors import ClusterError, UnreachableError, WorkerLostError
 from .._settings import Settings
 from ..console._console import Console
@@ -171,19 +171,13 @@ class Joining:
         return wire, answer
 
     def _read(self, connection: socket.socket, deadline: float) -> dict[str, Any]:
-        """One line, byte by byte, because what follows belongs to the wire."""
-        line = b""
-        while not line.endswith(b"\n"):
-            try:
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
-                byte = connection.recv(1)
-            except TimeoutError as error:
-                raise ConnectionAbortedError("it does not finish a line" if line else "it says nothing, as node 0 would") from error
-            if not byte:
-                raise ConnectionAbortedError("it was closed")
-            line += byte
-            if len(line) > MAX_STRANGERS_LINE:
-                break
+        """The next message. What follows belongs to the wire."""
+        try:
+            line = read_line(connection, MAX_STRANGERS_LINE, deadline)
+        except TimeoutError as error:
+            raise ConnectionAbortedError(f"{error}, as node 0 would") from error
+        if line is None:
+            raise ConnectionAbortedError("it was closed")
         message = parse_message(line, MAX_STRANGERS_LINE)
         if message is None:
             raise ClusterError(

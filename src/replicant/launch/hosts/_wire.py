@@ -4,7 +4,6 @@ A line is a number that proves who has written it and where in the conversation,
 can write one, repeat one, or leave one out unseen.
 """
 
-import hashlib
 import hmac
 import json
 import os
@@ -14,6 +13,7 @@ import time
 from typing import Any
 
 from ..._untrusted_json import read_json
+from ...cluster.wire._handshake import code_of
 
 LAUNCHER, AGENT = "launcher", "agent"
 SEND_SECONDS = 5.0  # that the other end may leave no room for a message
@@ -42,7 +42,7 @@ class Wire:
         self.is_open = True
         self.problem = ""  # why it is closed, if the other end has not simply closed it
         self.noise: list[bytes] = []  # lines before the first message, which a host prints when somebody logs in
-        self._key, self._side = key.encode(), side
+        self._key, self._side = key, side
         self._read = self._written = 0  # messages
         self._received, self._unsent = b"", b""
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class Wire:
         return None
 
     def _proof(self, side: str, number: int, text: str) -> str:
-        return hmac.new(self._key, f"{side}:{number}:{text}".encode(), hashlib.sha256).hexdigest()[:_PROOF]
+        return code_of(self._key, f"{side}:{number}:{text}")[:_PROOF]
 
 
 def wire_key(key: str, *nonces: str) -> str:
@@ -170,4 +170,4 @@ def workers_key(key: str, run: str) -> str:
 
 
 def _derived(key: str, *parts: str) -> str:
-    return hmac.new(key.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest()
+    return code_of(key, "\0".join(parts))
