@@ -104,8 +104,8 @@ def test_a_worker_that_goes_on_with_the_next_step_is_noticed_and_one_that_is_lat
     assert first.exchange("read", "a", before_next_step=True) == ["a", "b"]
     for each, steps in ((first, 3), (second, 4)):
         for _ in range(steps):
-            each.beats.count_step()
-    second.beats.send()
+            each.exchange.count_step()
+    second.store.put("replicant/0/beat/1", f"1 {second.exchange.steps}")
     began = time.monotonic()
     with pytest.raises(WorkerMismatchError, match=r"Worker 0 waits in 'read', but worker 1 \(host\) went on with the next step"):
         first.exchange("read", "a", before_next_step=True)

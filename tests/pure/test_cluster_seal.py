@@ -96,7 +96,7 @@ def test_forged_heartbeats_and_news_neither_end_a_worker_nor_its_watch(pair, mon
         for _ in range(5):
             pair[0].store.put(f"replicant/0/{key}", text, overwrite=True)
             time.sleep(0.03)
-    assert all(each.liveness.is_watching for each in pair)
+    assert all(each.liveness._thread.is_alive() for each in pair)
     assert not left.is_set()
     for each in pair:
         each.liveness.end()

@@ -109,7 +109,7 @@ def test_a_store(chaos, monkeypatch, caplog):
             assert list(pool.map(lambda world: world.exchange("label", str(world.process_id)), worlds)) == [["0", "1"]] * 2
         assert left == []
         assert [world.fates.failures() for world in worlds] == [{}, {}]
-        assert [world.liveness.is_watching for world in worlds] == [True, True]
+        assert [world.liveness._thread.is_alive() for world in worlds] == [True, True]
         assert left == []
     finally:
         for world in worlds:

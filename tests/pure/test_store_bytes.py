@@ -8,6 +8,8 @@ import time
 import pytest
 
 from replicant.cluster.exchange import _liveness
+from replicant.cluster.exchange._sealed_store import SealedStore
+from replicant.cluster.exchange._steady_store import SteadyStore
 from replicant.cluster.exchange._world import World
 from replicant.cluster.jax._store import JaxStore
 from replicant.cluster.resolvers._membership import Membership
@@ -42,14 +44,14 @@ def test_what_is_no_utf8_and_has_no_seal_is_ignored(client, caplog, monkeypatch)
     deadline = time.monotonic() + 10.0
     while not caplog.records and time.monotonic() < deadline:
         time.sleep(0.01)
-    other.beats.send()
-    assert world.beats.ahead() == set()
-    other.beats.count_step()
-    other.beats.send()
-    assert world.beats.ahead() == {1}
+    sealed = SealedStore(other.peers, SteadyStore(store, "replicant/0", 60.0), "s")
+    sealed.put("beat/1", "1 0")
+    assert world.exchange._ahead() == set()
+    sealed.put("beat/1", "2 5")
+    assert world.exchange._ahead() == {1}
     other.fates.report_failure("ValueError: \udcff\ud800 é")
     assert world.fates.failures() == {1: "ValueError: \udcff\ud800 é"}
-    assert (world.liveness.is_watching, left) == (True, [])
+    assert (world.liveness._thread.is_alive(), left) == (True, [])
     world.liveness.end()
     told = [record.getMessage() for record in caplog.records]
     assert "The key 'fate/failed/1' holds '\ufffd\ufffd \ufffd\ufffd " in "".join(told)

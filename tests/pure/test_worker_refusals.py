@@ -35,7 +35,7 @@ class Exchanged(Exchange):
     """An exchange whose texts a function makes."""
 
     def __init__(self, peers, made):
-        super().__init__(peers, None, None, None, 600.0)
+        super().__init__(peers, types.SimpleNamespace(store=None), None, 600.0)
         self.made = made
 
     def __call__(self, label, text, timeout_seconds=None, *, before_next_step=False):

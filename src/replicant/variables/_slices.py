@@ -115,7 +115,7 @@ def reading(what: str) -> Iterator[None]:
     if world is not None and not _reading.met:
         try:
             problem = "The workers read variables at different times, so their slices do not belong together."
-            world.exchange.agree(what, f"after {world.beats.steps} steps", problem, before_next_step=True)
+            world.exchange.agree(what, f"after {world.exchange.steps} steps", problem, before_next_step=True)
         except (WorkerLostError, WorkerMismatchError) as error:
             raise type(error)(f"{error}\n{_TOGETHER}") from None
     before, _reading.met = _reading.met, True

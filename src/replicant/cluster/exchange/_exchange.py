@@ -12,12 +12,11 @@ from typing import Any
 from ...errors import WorkerLostError, WorkerMismatchError
 from ..meeting._claims import table_of
 from ..wire import _supervisor
-from ._beats import Beats
 from ._fates import Fates
 from ._gathering import Gathering
 from ._parts import digest_of, is_digest
 from ._peers import Peers
-from ._steady_store import SteadyStore
+from ._sealed_store import SealedStore
 
 _SLICE_SECONDS = 0.5  # between two looks at who has failed
 _CHECK_SECONDS = 0.1  # likewise, while this worker itself checks whether all parts are there
@@ -32,17 +31,23 @@ class Exchange:
 
     Args:
         peers: The workers.
-        store: The store through which they go.
+        sealed: The store through which they go, and heartbeats that say how many steps each worker has started.
         fates: What became of each worker.
-        beats: How many steps each worker has started.
         seconds: The time to wait for the others' texts, unless a call says otherwise.
+
+    Attributes:
+        steps: The number of programs over all workers that this worker has started, which all workers start in the same order.
     """
 
-    def __init__(self, peers: Peers, store: SteadyStore, fates: Fates, beats: Beats, seconds: float):
-        self.seconds = seconds
-        self._peers, self._store, self._fates, self._beats = peers, store, fates, beats
+    def __init__(self, peers: Peers, sealed: SealedStore, fates: Fates, seconds: float):
+        self.seconds, self.steps = seconds, 0
+        self._peers, self._sealed, self._store, self._fates = peers, sealed, sealed.store, fates
         self._lock = threading.RLock()
         self._count = 0
+
+    def count_step(self) -> None:
+        """Note that this worker starts a program over all workers."""
+        self.steps += 1
 
     def wait_for(self, seconds: float) -> None:
         """Set the time to wait for the others' texts."""
@@ -174,7 +179,7 @@ class Exchange:
             if self._store.is_lost or self._fates.failures(told) or _supervisor.is_ordered():
                 raise self._fates.lost(f"waited in {label!r}")
             gone = {*self._fates.silent, *told["ended"]}
-            ahead = self._beats.ahead() if before_next_step else set[int]()
+            ahead = self._ahead() if before_next_step else set[int]()
             if gathering.is_uncounted or gone or ahead or left <= 0:
                 parts, missing = gathering.gather()
                 if parts is not None:
@@ -185,6 +190,11 @@ class Exchange:
                     raise self._passed(label, sorted(passed))
                 if left <= 0:
                     raise self._late(label, limit, missing, advice)
+
+    def _ahead(self) -> set[int]:
+        """The ranks that have started more programs over all workers than this worker."""
+        beats = self._sealed.list("beat/") or {}
+        return {int(rank) for rank, text in beats.items() if int(text.split()[1]) > self.steps}
 
     def _slice(self, gathering: Gathering, left: float) -> float:
         """The time to wait for the parts before the next look at who has failed."""

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from ..wire import _supervisor
-from ._beats import Beats
+from ._exchange import Exchange
 from ._fates import GRACE_SECONDS, Fates
 from ._leaving import Leaving
 from ._lookout import Lookout, News
@@ -24,22 +24,17 @@ class Liveness:
 
     Args:
         peers: The workers.
-        sealed: Where one worker tells the others what it has found out.
-        beats: The heartbeats.
+        sealed: Where the workers send heartbeats, and one of them tells the others what it has found out.
+        exchange: How many steps this worker has started, which its heartbeats tell.
         fates: What became of each worker. It is told who is silent.
         leaving: Who is told that a worker was asked to leave.
     """
 
-    def __init__(self, peers: Peers, sealed: SealedStore, beats: Beats, fates: Fates, leaving: Leaving):
-        self._peers, self._sealed, self._beats, self._fates, self._leaving = peers, sealed, beats, fates, leaving
+    def __init__(self, peers: Peers, sealed: SealedStore, exchange: Exchange, fates: Fates, leaving: Leaving):
+        self._peers, self._sealed, self._exchange, self._fates, self._leaving = peers, sealed, exchange, fates, leaving
         self._store, self._silence = sealed.store, sealed.store.patience
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
 
     def begin(self, leave: Callable[[str], None], break_off: Callable[[], object] | None = None) -> None:
         """Send heartbeats, and look for those of the others.
@@ -70,13 +65,14 @@ class Liveness:
     def _watch(self, break_off: Callable[[], object] | None) -> str:
         """Send heartbeats, and look for those of the others, until the end. Returns why this worker cannot go on, or ""."""
         lookout = Lookout(self._peers.process_id, self._peers.num_processes, self._silence)
-        troubled_since, ordered_since = None, None
+        number, troubled_since, ordered_since = 0, None, None
         beat = min(_BEAT_SECONDS * self._peers.stretch, self._silence)
         while not self._ended.wait(_URGENT_SECONDS if troubled_since or self._store.trouble else beat):
             ordered_since = (ordered_since or time.monotonic()) if _supervisor.is_ordered() else None
             if break_off and ordered_since and time.monotonic() - ordered_since > _OBEY_SECONDS:
                 break_off()  # it waits for a worker whose link is cut
-            self._beats.send()
+            number += 1
+            self._sealed.try_put(f"beat/{self._peers.process_id}", f"{number} {self._exchange.steps}")
             news = self._look(lookout)
             if news.leave:
                 self._leaving.tell_where()
@@ -106,9 +102,10 @@ class Liveness:
                 return lookout.news
             lookout.hear(told.get("now"))
         if lookout.looks:
-            beats, told = self._beats.last(), self._fates.told()
+            beats, told = self._sealed.list("beat/"), self._fates.told()
             if beats is None or self._store.trouble:
                 return lookout.news  # that this worker cannot hear does not mean that the others are silent
-            news = lookout.look(beats, told["ended"], told["failed"], bool(told["leave"]), time.monotonic())
+            ranks = {int(rank): text for rank, text in beats.items()}
+            news = lookout.look(ranks, told["ended"], told["failed"], bool(told["leave"]), time.monotonic())
             self._sealed.try_put("news/now", news.text())
         return lookout.news

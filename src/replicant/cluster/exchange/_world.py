@@ -9,7 +9,6 @@ from typing import Self
 
 from ..resolvers._membership import Membership
 from ..wire import _seal
-from ._beats import Beats
 from ._exchange import Exchange
 from ._fates import Fates
 from ._gathering import Gathering
@@ -44,9 +43,8 @@ class World:
     Args:
         store: The store where the workers leave messages.
         peers: Which one of the workers this process is, and what messages call the others.
-        exchange: Exchanges small texts.
+        exchange: Exchanges small texts, and counts the steps.
         fates: What became of each worker.
-        beats: How many steps each worker has started.
         leaving: Finds out whether all leave.
         liveness: The thread that watches the workers.
     """
@@ -55,7 +53,6 @@ class World:
     peers: Peers
     exchange: Exchange
     fates: Fates
-    beats: Beats
     leaving: Leaving
     liveness: Liveness
 
@@ -85,10 +82,10 @@ class World:
         peers = Peers(membership, who, supervised=supervised)
         steady = SteadyStore(store, f"replicant/{generation}", timeouts.heartbeat)
         sealed = SealedStore(peers, steady, secret)
-        fates, beats = Fates(peers, sealed), Beats(peers, sealed)
-        exchange = Exchange(peers, steady, fates, beats, timeouts.exchange)
+        fates = Fates(peers, sealed)
+        exchange = Exchange(peers, sealed, fates, timeouts.exchange)
         leaving = Leaving(fates, exchange, Gathering(peers, steady, "at"))
-        return cls(store, peers, exchange, fates, beats, leaving, Liveness(peers, sealed, beats, fates, leaving))
+        return cls(store, peers, exchange, fates, leaving, Liveness(peers, sealed, exchange, fates, leaving))
 
     @property
     def process_id(self) -> int:

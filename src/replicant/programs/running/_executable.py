@@ -156,7 +156,7 @@ class Executable:
     def _start(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
         """Start the program. Return its outputs, of which the last two are what `start` returns."""
         if self.placement.world is not None:
-            self.placement.world.beats.count_step()
+            self.placement.world.exchange.count_step()
         try:
             return self._start_traced(inputs, keeper)
         except _Untraced:  # before anything has started
