@@ -144,7 +144,7 @@ def test_positions_of_data_that_all_read_for_workers_with_files_of_their_own(tmp
 def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
     world = exchanging(lambda label, text, seconds: ["OSError: disk full", text], process_id=1)
     monkeypatch.setattr(_bootstrap, "world", lambda: world)
-    assert not _chief.is_writer()
+    assert not _bootstrap.is_chief()
     with pytest.raises(CheckpointError, match=r"worker 0 \(a\) could not write the checkpoint: OSError: disk full"):
         _chief.write_once(lambda: pytest.fail("only the chief writes"))
 

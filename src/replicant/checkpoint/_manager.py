@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
+from ..cluster.jax._bootstrap import is_chief
 from ..errors import ArgumentError, DamagedCheckpointError
 from ._checkpoint import Checkpoint
 from ._manifest import read_checked
@@ -15,7 +16,7 @@ from ._options import CheckpointOptions
 from .folders._locations import Place, is_remote, lock_on, place_of, reaching, remove
 from .policy._metric_direction import Mode, direction_of
 from .policy._retention import Saved, best_of, bests, divided
-from .workers._chief import chiefs, is_writer
+from .workers._chief import chiefs
 
 
 class CheckpointManager:
@@ -164,7 +165,7 @@ class CheckpointManager:
         if check_interval and self._interval and _less(step, self._last_step, self._interval):
             return None
         judged = metric()
-        if is_writer():
+        if is_chief():
             self._lock.acquire()
         number, now = chiefs("checkpoint number", lambda: [self._next_number(), time.time()])
         number = int(checkpoint_number) if checkpoint_number is not None else number
@@ -176,7 +177,7 @@ class CheckpointManager:
         path = self._checkpoint._write(  # noqa: SLF001 - what is behind all ways to save; no name for users
             self._place(number), number, options, extra=extra, then=apply
         )
-        if not is_writer():
+        if not is_chief():
             self._apply(stay, preserved, [], last_preserved)
         self._checkpoint._save_counter = number  # noqa: SLF001 - whose numbers are given here
         self._last_step = step

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..cluster.jax import _bootstrap
+from ..cluster.jax._bootstrap import is_chief
 from ..errors import ArgumentError, ContextError
 from ..replicas._own_mesh import in_a_trace
 from ..storage._urls import folder_at
@@ -54,8 +54,7 @@ class SummaryWriter:
     @property
     def records(self) -> bool:
         """Whether this process writes anything."""
-        world = _bootstrap.world()
-        return self._folder is not None and (world is None or world.is_chief)
+        return self._folder is not None and is_chief()
 
     @contextmanager
     def as_default(self, step: Any = None) -> Iterator[Self]:

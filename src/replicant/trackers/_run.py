@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..cluster.jax import _bootstrap
+from ..cluster.jax._bootstrap import is_chief
 from ..errors import ArgumentError, ArgumentTypeError, ContextError
 from ..replicas._own_mesh import in_a_trace
 from ..replicas._values import DistributedValues, Mirrored
@@ -44,8 +44,7 @@ class TrackedRun:
     @property
     def records(self) -> bool:
         """Whether this process writes anything: it is the chief, and no fork of the program."""
-        world = _bootstrap.world()
-        return (world is None or world.is_chief) and os.getpid() == self._process
+        return is_chief() and os.getpid() == self._process
 
     @property
     def written(self) -> dict[str, int]:

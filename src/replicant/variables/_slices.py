@@ -79,11 +79,11 @@ def reading_once(what: str, reads: Sequence[tuple[str, jax.Array, Callable[[], A
         WorkerLostError: If another worker does not come, has ended or has failed.
         WorkerMismatchError: If another worker reads something else, or has gone on with the next step.
     """
-    known, world = dict[int, np.ndarray](), _bootstrap.world()
+    known = dict[int, np.ndarray]()
     with reading(f"{what}: {digest_of_names(name for name, _, _ in reads)}"):
         for _, array, read in reads:
             value = np.asarray(read())
-            if world is None or world.is_chief:
+            if _bootstrap.is_chief():
                 known[id(array)] = value
     before, _reading.known = _reading.known, known
     try:

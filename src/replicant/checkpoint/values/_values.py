@@ -25,7 +25,6 @@ from ..format._boxes import Box, box_of
 from ..format._files import is_storable
 from ..format._lazy_array import Stored
 from ..format._parts import in_slices
-from ..workers._chief import is_writer
 from ._states import Stateful, StoredState
 
 COPIES = "/.copies"  # suffix of the names of arrays that hold copies
@@ -135,7 +134,7 @@ def fetched(items: Mapping[str, Any], in_parts: Iterable[str]) -> dict[str, Any]
     with reading(f"a checkpoint of {digest_of_names(pieces)}"):
         for key, item in rest.items():
             value = fetch(item)
-            if is_writer():
+            if _bootstrap.is_chief():
                 values[key] = value
     return values
 

@@ -15,12 +15,6 @@ LEAST_SPEED = 1 << 20  # bytes per second and worker; the deadline leaves time f
 RESTORE_AGAIN = "Restore again, from this checkpoint or another one, before you go on."
 
 
-def is_writer() -> bool:
-    """Return whether this process is the one that writes and deletes."""
-    world = _bootstrap.world()
-    return world is None or world.is_chief
-
-
 def chiefs(label: str, make: Callable[[], Any]) -> Any:
     """Return on all workers what `make` returns on the chief: numbers, texts and lists of them. All workers call this."""
     world = _bootstrap.world()

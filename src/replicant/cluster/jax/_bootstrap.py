@@ -169,6 +169,12 @@ def world() -> World | None:
     return _group.world
 
 
+def is_chief() -> bool:
+    """Whether this process writes what must be written only once."""
+    found = world()
+    return found is None or found.is_chief
+
+
 def timeouts_of(environ: Environ) -> Timeouts:
     """The deadlines that the environment sets, in whole seconds.
 

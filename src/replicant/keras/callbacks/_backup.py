@@ -17,7 +17,8 @@ from ...checkpoint import Checkpoint, CheckpointOptions
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint.folders._locations import Place, is_remote, lock_on, place_at, place_of, reaching, remove
 from ...checkpoint.format._json_values import pack, unpack
-from ...checkpoint.workers._chief import chiefs, is_writer
+from ...checkpoint.workers._chief import chiefs
+from ...cluster.jax._bootstrap import is_chief
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
 from ..loops._fit_callbacks import FirstCallback, FitCallback, Run, run_of
 from ..loops._saved_position import Position, Randomness
@@ -113,7 +114,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._states: CallbackStates | None = None
         self._epoch = 0
         self._due = _Due(*self._save_freq)
-        if is_writer():
+        if is_chief():
             self._lock.acquire()
         self._resume = self._restore()
 
@@ -143,7 +144,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self.save()
             self.sync()
             return
-        if is_writer():
+        if is_chief():
             for _, path in numbered_checkpoints(self._prefix):
                 remove(path)
 
@@ -154,7 +155,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         finally:
             self._lock.release()
             folder = self._prefix.parent
-            if self._delete and is_writer() and isinstance(folder, Path) and folder.is_dir() and not any(folder.iterdir()):
+            if self._delete and is_chief() and isinstance(folder, Path) and folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
     # -- for Replicant's other callbacks
@@ -253,7 +254,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
     def _tell(self, path: Place) -> None:
         """Print where the fit goes on, unless it is silent. Keras counts epochs and steps from 1 in what it prints."""
         params = self.params or {}
-        if not params.get("verbose") or not is_writer():
+        if not params.get("verbose") or not is_chief():
             return
         with reaching():
             made = dt.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
