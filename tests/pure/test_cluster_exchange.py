@@ -128,6 +128,19 @@ def test_a_request_or_an_answer_that_is_lost_costs_time_only(kind, lost):
         assert time.monotonic() - started < 5
 
 
+def test_a_lost_answer_makes_no_later_exchange_impatient(monkeypatch):
+    monkeypatch.setattr("replicant.cluster.exchange._exchange._SLICE_SECONDS", 30.0)
+    store, failing = CountingStore(), ["after"]
+    store.fail = lambda rank, what, key: failing.pop() if failing and what == "increment" and rank == 0 else None
+    first, second = worlds_of(store, 2)
+    assert on_all([first, second], lambda world: world.exchange("x", "")) == [["", ""]] * 2
+    assert not failing
+    before = store.requests[0, "get"]
+    threading.Timer(0.5, lambda: second.exchange("x", "")).start()
+    assert first.exchange("x", "") == ["", ""]
+    assert store.requests[0, "get"] == before + 1  # it waits until the other one has come
+
+
 def test_a_store_that_often_loses_something_changes_nothing():
     store, draw = CountingStore(), random.Random(1)
     store.fail = lambda rank, kind, key: draw.choice(["before", "after"]) if draw.random() < 0.2 else None

@@ -3,8 +3,8 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 _PAUSE_SECONDS = 0.1  # before asking a store again that has failed
 _READ_SECONDS = 0.5  # for one try to read what is there
@@ -32,17 +32,23 @@ class SteadyStore:
         store: The store.
         prefix: The beginning of the keys.
         patience: The seconds for which the store may fail before it counts as lost.
-
-    Attributes:
-        trouble: How the last call has failed; empty if it was answered.
-        is_gone: Whether no call will be answered any more.
     """
 
     def __init__(self, store: Store, prefix: str, patience: float):
         self.patience = patience
-        self.trouble, self.is_gone = "", False
         self._store, self._prefix = store, prefix
+        self._error: Exception | None = None  # of the last call; None if it was answered
         self._since = 0.0  # when the first of the calls began that have failed in a row
+
+    @property
+    def trouble(self) -> str:
+        """How the last call has failed; empty if it was answered."""
+        return "" if self._error is None else str(self._error)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no call will be answered any more."""
+        return isinstance(self._error, ConnectionResetError)
 
     @property
     def is_lost(self) -> bool:
@@ -53,7 +59,7 @@ class SteadyStore:
         """The seconds since the first of the calls that have failed in a row, infinite if all calls will fail, or 0 if none has."""
         if self.is_gone:
             return math.inf
-        return time.monotonic() - self._since if self.trouble else 0.0
+        return 0.0 if self._error is None else time.monotonic() - self._since
 
     def at(self, key: str) -> str:
         """The whole key."""
@@ -65,28 +71,34 @@ class SteadyStore:
         Raises:
             ConnectionError, TimeoutError: If the store is lost, or this process has left it.
         """
-        self._insist(self._store.put, self.at(key), text, overwrite=True)  # it may be there already: answers can get lost
+        while not self.try_put(key, text):
+            self._bear()
+
+    def try_put(self, key: str, text: str) -> bool:
+        """Store a text. Returns whether that has succeeded."""
+        with self._noted():
+            self._store.put(self.at(key), text, overwrite=True)  # it may be there already: answers can get lost
+            return True
+        return False
 
     def read(self, key: str) -> str:
         """Read a text that is known to be there. Raises as `put`."""
-        return self._insist(self._store.get, self.at(key), _READ_SECONDS)
+        while True:
+            with self._noted():
+                return self._store.get(self.at(key), _READ_SECONDS)
+            self._bear()
 
     def get(self, key: str, timeout_seconds: float) -> str | None:
         """The text, as soon as it is there; None if it is not there in time, or the store fails. Raises as `put`."""
+        began = time.monotonic()
         try:
             return self._store.get(self.at(key), timeout_seconds)
         except TimeoutError:  # it is not there yet, or the store does not answer: the next request finds out
             return None
         except ConnectionError as error:
-            self._bear(error)
+            self._note(error, began)
+            self._bear()
             return None
-
-    def try_put(self, key: str, text: str) -> bool:
-        """Store a text. Returns whether that has succeeded."""
-        with self._noted():
-            self._store.put(self.at(key), text, overwrite=True)
-            return True
-        return False
 
     def list(self, folder: str) -> dict[str, str] | None:
         """The texts in a folder, or None if the store fails."""
@@ -106,30 +118,12 @@ class SteadyStore:
         with self._noted():
             self._store.delete(self.at(key))
 
-    def _insist(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        while True:
-            try:
-                result = call(*args, **kwargs)
-            except (ConnectionError, TimeoutError) as error:
-                self._bear(error)
-            else:
-                self._note(None)
-                return result
-
-    def _bear(self, error: Exception) -> None:
-        """Wait a little before the next try, if there is one."""
-        self._note(error)
-        if isinstance(error, ConnectionAbortedError) or self.is_lost:
+    def _bear(self) -> None:
+        """Wait a little after a call that has failed, if there is a next try."""
+        error = self._error
+        if error is not None and (isinstance(error, ConnectionAbortedError) or self.is_lost):
             raise error
         time.sleep(_PAUSE_SECONDS)
-
-    def _note(self, error: Exception | None, began: float | None = None) -> None:
-        """Note that a call was answered, or how it has failed, and when it began."""
-        if error is not None and not self.trouble:
-            self._since = time.monotonic() if began is None else began
-        self.is_gone = self.is_gone or isinstance(error, ConnectionResetError)
-        if error is not None or not self.is_gone:
-            self.trouble = str(error or "")
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
@@ -140,4 +134,11 @@ class SteadyStore:
         except (ConnectionError, TimeoutError) as error:
             self._note(error, began)
         else:
-            self._note(None)
+            self._note(None, began)
+
+    def _note(self, error: Exception | None, began: float) -> None:
+        """Note how a call has failed that began then, or that it was answered."""
+        if self._error is None:
+            self._since = began
+        if not self.is_gone:
+            self._error = error

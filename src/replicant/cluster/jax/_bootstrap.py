@@ -57,7 +57,7 @@ class _Group:
         self.sockets: tuple[set[int], set[int]] | None = None
         self._service: Any = None  # JAX's coordination service, if it runs in this process
         self._stop_seconds = 0.0  # to wait at the end for the others to end
-        self._failure: BaseException | None = None  # with which the program ends
+        self._has_failed = False  # whether the program ends with an error
         self._is_hooked = False
 
     def join(self, membership: Membership, timeouts: Timeouts, generation: int, environ: Environ) -> World:
@@ -90,19 +90,6 @@ class _Group:
         if sockets is not None:  # something may still refer to the old client, but its sockets must not stay open
             _gloo_sockets.shut_down(*sockets)
         self._disconnect()
-
-    def stop(self) -> None:
-        """Leave the group without an error, if there is one. Process 0 waits until the others have left: they talk through it."""
-        if self.world is None:
-            return
-        self.world.fates.report_end()
-        if self._is_awaited():
-            self.world.fates.wait_for_others(self._stop_seconds)
-        self._disconnect()
-
-    def _is_awaited(self) -> bool:
-        """Whether the others need this process to the end, because it runs the coordination service."""
-        return self.world is not None and self.world.is_chief and not self.world.peers.supervised
 
     def _connect(self, membership: Membership, timeouts: Timeouts, *, has_service: bool) -> JaxStore:
         """Connect JAX to the coordination service, which this process may have to start."""
@@ -145,7 +132,7 @@ class _Group:
         original(kind, error, trace)
         if self.world is None:
             return
-        self._failure = error
+        self._has_failed = True
         self.world.fates.report_failure(describe_error(error))
         if is_broken_exchange(error):
             _print(str(self.world.fates.lost("could not compute together with the others", error)))
@@ -153,12 +140,13 @@ class _Group:
     def _at_exit(self) -> None:
         if self.world is None:
             return
-        if self._failure is None:
-            self.stop()
-            return
-        if self._is_awaited():  # the others can read why only while this process is there
-            self.world.fates.wait_for_others(_FAILURE_GRACE_SECONDS)
-        _exit(1)
+        if not self._has_failed:
+            self.world.fates.report_end()
+        if self._service is not None:  # the others talk through it, and can read only as long why this process has failed
+            self.world.fates.wait_for_others(_FAILURE_GRACE_SECONDS if self._has_failed else self._stop_seconds)
+        if self._has_failed:
+            _exit(1)
+        self._disconnect()
 
 
 _group = _Group()
