@@ -6,31 +6,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 _LOOK_SECONDS = 0.1  # between two looks at whether the one that is called is gone
 _END_SECONDS = 5.0  # to wait at exit for calls that were given up
 
 
-class _Call:
-    """One call, and what came of it."""
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]):
-        self._fn, self._args = fn, args
-        self.is_over = threading.Event()
-        self.value: Any = None
-        self.error: BaseException | None = None
-
-    def make(self) -> None:
-        """Make the call, on the thread for calls."""
-        try:
-            self.value = self._fn(*self._args)
-        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
-            self.error = error
-        self.is_over.set()
-
-
-_calls: "weakref.WeakSet[_Call]" = weakref.WeakSet()
+_Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
+_calls: "weakref.WeakSet[Future[Any]]" = weakref.WeakSet()
 
 
 class Patience:
@@ -52,7 +36,7 @@ class Patience:
         self._seconds, self._who, self._gone = seconds, who, gone
         self._turn = threading.Lock()
         self._since = 0.0
-        self._last: _Call | None = None  # the one that was made last, as long as it may still run
+        self._last: Future[Any] | None = None  # the one that was made last, as long as it may still run
         # The thread is there from the beginning: Python 3.12.1 starts none at exit, when this process has something to say.
         calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._put = calls.put
@@ -76,24 +60,22 @@ class Patience:
             raise self._late()
         try:
             self._check_there()  # the call before this one may have learned that nobody is there
-            if self._last is not None and not self._last.is_over.is_set():
+            if self._last is not None and not self._last.done():
                 raise self._late()
             self._since = time.monotonic()
-            self._last = call = _Call(fn, args)
+            self._last = call = Future[Any]()
             _calls.add(call)
-            self._put(call)
+            self._put((call, fn, args))
             self._wait_for(call)
             self._last = None
         finally:
             self._turn.release()
-        if call.error is not None:
-            raise call.error
-        return call.value
+        return call.result()
 
-    def _wait_for(self, call: _Call) -> None:
+    def _wait_for(self, call: Future[Any]) -> None:
         while True:
             left = self._since + self._seconds - time.monotonic()
-            if call.is_over.wait(max(0.0, min(left, _LOOK_SECONDS))):
+            if wait([call], max(0.0, min(left, _LOOK_SECONDS))).done:
                 return
             if left <= 0:
                 raise self._late()
@@ -110,14 +92,16 @@ class Patience:
 
 def _make_calls(next_call: Callable[[], _Call | None]) -> None:
     """Make calls until there is nobody left who would make more. This refers to no Patience, so that it can go."""
-    while (call := next_call()) is not None:
-        call.make()
-        del call  # its result may be large, and the next one may come late
+    while (following := next_call()) is not None:
+        call, fn, args = following
+        try:
+            call.set_result(fn(*args))
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            call.set_exception(error)
+        del following, call, fn, args  # its result may be large, and the next one may come late
 
 
 @atexit.register
 def _await_calls() -> None:
     """Wait for calls at exit: a thread that returns from XLA's C++ while the interpreter ends would crash the process."""
-    deadline = time.monotonic() + _END_SECONDS
-    for call in list(_calls):
-        call.is_over.wait(max(0.0, deadline - time.monotonic()))
+    wait(list(_calls), _END_SECONDS)
