@@ -7,6 +7,7 @@ import time
 import pytest
 
 from replicant.cluster import check_proxies, check_reachable, proxy_variables
+from replicant.cluster.wire._supervisor import Heartbeat
 from replicant.errors import ClusterError, UnreachableError
 
 
@@ -59,6 +60,10 @@ def test_a_socket_that_met_itself_is_nobody(monkeypatch):
     monkeypatch.setattr(socket, "create_connection", create_connection)
     with pytest.raises(UnreachableError, match=r"Nobody answered at 127\.0\.0\.1:40000 "):
         check_reachable("127.0.0.1:40000", 0.3)
+    with pytest.raises(
+        ClusterError, match=r"cannot reach its supervisor at REPLICANT_SUPERVISOR=127.*refused\. Is `replicant launch"
+    ):
+        Heartbeat("127.0.0.1:40000", "key", 0, 0)
 
 
 def test_a_name_that_does_not_resolve():

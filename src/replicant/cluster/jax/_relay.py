@@ -20,6 +20,7 @@ import weakref
 from pathlib import Path
 
 from .._addresses import split_address
+from ..wire._connect import connected
 
 _AT_ONCE = 1 << 16  # bytes
 _MOST_WAITING = 1 << 20  # bytes for one end, before the other end is read no further
@@ -114,14 +115,13 @@ class Relay:
         while not self._is_over:
             end = None
             try:
-                end = socket.create_connection(split_address(self._service, "coordinator address"), timeout=_CONNECT_SECONDS)
-                if end.getsockname() != end.getpeername():  # on loopback a socket can meet itself
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    return end
+                end = connected(split_address(self._service, "coordinator address"), _CONNECT_SECONDS)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:  # nobody is there so far, or whoever was has gone at once
-                pass
-            if end is not None:
-                end.close()
+                if end is not None:
+                    end.close()
+            else:
+                return end
             time.sleep(_PAUSE_SECONDS)
         return None
 

@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import ClusterError, UnreachableError, WorkerMismatchError
 from .._addresses import split_address
 from ..resolvers._membership import Membership
+from ..wire._connect import connected
 from ..wire._handshake import draw_nonce, is_proved, nonce_of
 from ..wire._json_lines import parse_message, read_line
 from ._chair import Chair, NotHereError
@@ -77,10 +78,9 @@ def _attend(address: str, claim: Claim, key: str, timeout_seconds: float) -> Met
         _, port = split_address(address, "coordinator address")
         refused: OSError | None = None
         try:
-            with socket.create_connection((numbers[0], port), timeout=_TRY_SECONDS) as connection:
-                if connection.getsockname() != connection.getpeername():  # on loopback a socket can meet itself
-                    # Process 0 has the same deadline; it answers soon after it, if it can.
-                    return _Meeting(connection, address, deadline, timeout_seconds).meet(claim, key)
+            with connected((numbers[0], port), _TRY_SECONDS) as connection:
+                # Process 0 has the same deadline; it answers soon after it, if it can.
+                return _Meeting(connection, address, deadline, timeout_seconds).meet(claim, key)
         except OSError as error:  # also "No route to host": that host may still be starting
             if isinstance(error, UnreachableError):
                 raise

@@ -9,6 +9,7 @@ import time
 from ...errors import ClusterError, UnreachableError
 from .._addresses import is_loopback, split_address
 from ..resolvers._environ import Environ, first
+from ..wire._connect import connected
 
 _PAUSE_SECONDS = 0.2  # between two tries
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -88,11 +89,11 @@ def _connect(address: str, numbers: tuple[str, ...], port: int, deadline: float,
     while (left := deadline - time.monotonic()) > 0:
         for number in numbers:
             try:
-                with socket.create_connection((number, port), timeout=left / len(numbers)) as connection:
-                    if connection.getsockname() != connection.getpeername():  # on loopback a socket can meet itself
-                        return
+                connected((number, port), left / len(numbers)).close()
             except OSError as error:
                 refused = error
+            else:
+                return
         time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
     raise UnreachableError(
         f"Nobody answered at {address} ({', '.join(numbers)}) within {timeout_seconds:g} s: {refused}. Has process 0 started, and "

@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import ClusterError, WorkerLostError, WorkersChangedError
 from .._addresses import is_loopback, split_address
 from ..resolvers._environ import Environ, number
+from ._connect import connected
 from ._handshake import draw_nonce, is_proved, nonce_of, proof
 from ._json_lines import MAX_LINE, MAX_STRANGERS_LINE, line_of, parse_message, read_line
 
@@ -148,7 +149,7 @@ class Heartbeat:
         deadline = time.monotonic() + _CONNECT_SECONDS
         while True:
             try:
-                connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
+                connection = connected(place, max(0.1, deadline - time.monotonic()))
             except OSError as error:
                 raise ClusterError(
                     f"This worker cannot reach its supervisor at {ADDRESS}={address}: {error}. Is `replicant launch` still running?"

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...cluster._addresses import join_address
 from ...cluster.meeting._job import JOB_KEY, job_key
+from ...cluster.wire._connect import connected
 from ...cluster.wire._handshake import draw_nonce, is_proved, nonce_of, proof
 from ...cluster.wire._json_lines import MAX_STRANGERS_LINE, line_of, parse_message, read_line
 from ...errors import ClusterError, UnreachableError, WorkerLostError
@@ -115,7 +116,7 @@ class Joining:
         deadline = time.monotonic() + start
         while True:
             try:
-                with socket.create_connection(self._place, timeout=_TRY_SECONDS) as connection:
+                with connected(self._place, _TRY_SECONDS) as connection:
                     return self._shake_hands(connection)
             except OSError as error:
                 reason, advice = self._reason(error)
