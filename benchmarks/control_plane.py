@@ -32,6 +32,7 @@ from replicant.launch._settings import Settings
 from replicant.launch._supervisor import _beat_seconds
 from replicant.launch.console._console import Console
 from replicant.launch.console._logs import Logs
+from replicant.launch.record._run_log import RunLog
 from replicant.launch.team._connections import Channel
 from replicant.launch.team._team import Team
 from replicant.replicas._topology import Topology
@@ -155,7 +156,7 @@ def steps(count):
             lambda _: Dataset.from_generator(lambda: itertools.repeat(np.zeros(8, np.float32), _STEPS + rank % 3)),
             Topology(count, rank, 1),
             lambda values: values[0],
-            exchange=worlds[rank].values("dataset"),
+            exchange=worlds[rank].exchange.values("dataset"),
             workers=places,
         )
         for _ in dataset:
@@ -253,7 +254,13 @@ def supervisor(count):
         logs = Logs(Path(folder), count)
         signals = SimpleNamespace(take=list)
         tools: Any = SimpleNamespace(
-            settings=settings, console=Console(nowhere, nowhere), logs=logs, signals=signals, channel=channel, guard=None
+            settings=settings,
+            console=Console(nowhere, nowhere),
+            logs=logs,
+            run_log=RunLog(Path(folder) / "run.jsonl", print),
+            signals=signals,
+            channel=channel,
+            guard=None,
         )
         Watched.anybody = process.pid
         team = Watched(tools, 0, stack)
