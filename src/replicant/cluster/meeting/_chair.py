@@ -15,7 +15,7 @@ from typing import Self
 from ...errors import ClusterError, ReplicantError, WorkerMismatchError
 from .._addresses import split_address
 from ..wire._handshake import draw_nonce, is_proved, nonce_of
-from ..wire._listener import Connection, Door, Message
+from ..wire._listener import Connection, Door, Message, listening
 from ._claims import MAGIC, Claim, Met, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
 from ._job import JOB_ID, JOB_KEY
 
@@ -203,13 +203,9 @@ class NotHereError(ClusterError):
 def _listen(address: str) -> socket.socket:
     host, port = split_address(address, "coordinator address")
     family, _, _, _, number = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the job before may have just closed the port
-        listener.bind(number)
-        listener.listen(1024)
+        return listening(number, family)
     except OSError as error:
-        listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise NotHereError(
                 f"Process 0 cannot listen at {address}, which is not an address of this host ({socket.gethostname()}). If the "
@@ -220,4 +216,3 @@ def _listen(address: str) -> socket.socket:
             f"Process 0 cannot listen at {address}: {error.strerror}. If another program has the port, choose another port, the "
             "same on all workers. If another worker of this job has it, both have the process id 0: each needs its own."
         ) from error
-    return listener

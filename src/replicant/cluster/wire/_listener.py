@@ -175,3 +175,20 @@ class Door(Generic[Who]):
         """Ignore the listener for a while. It stays ready as long as somebody waits there, so polling would take a whole core."""
         self._rests_until = time.monotonic() + _REST_SECONDS
         self._selector.unregister(self._listener)
+
+
+def listening(place: Any, family: int = socket.AF_INET) -> socket.socket:
+    """A socket that listens at a place, which is a host and port unless the family of addresses is another one.
+
+    Raises:
+        OSError: If it cannot listen there.
+    """
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the job before may have just closed the port
+        listener.bind(place)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener

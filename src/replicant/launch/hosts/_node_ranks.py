@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from ...cluster.wire._listener import listening
 from ...errors import ConfigurationError
 from .._settings import Settings
 from ..console._console import Console
@@ -120,18 +121,13 @@ class NodeRanks(Hosts):
                 f"--address {host}:{port}: {host} stands for {self.address} on {socket.gethostname()}, where no other host can "
                 "reach it. Give its IP address, or change /etc/hosts."
             )
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((self.address, port))
-            listener.listen(1024)
+            return listening((self.address, port))
         except OSError as error:
-            listener.close()
             raise ConfigurationError(
                 f"--address {host}:{port} cannot be used: {error.strerror}. Does another job use this port? Give another one on "
                 "all nodes."
             ) from error
-        return listener
 
     def _wait_for_all(self) -> None:
         """Wait until all nodes are there.

@@ -1,12 +1,11 @@
 """The supervisor's end of the connections to its workers. Workers prove who they are, and send short messages in JSON."""
 
 import secrets
-import socket
 from collections.abc import Callable, Iterator
 from typing import Self
 
 from ...cluster.wire._handshake import is_proved, nonce_of, proof
-from ...cluster.wire._listener import Connection, Door, Message
+from ...cluster.wire._listener import Connection, Door, Message, listening
 from ...cluster.wire._supervisor import SUPERVISOR, WORKER
 
 _SEND_SECONDS = 1.0  # that a worker may take to make room for a message
@@ -32,9 +31,7 @@ class Channel:
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and pid belong to the job
         self._terms = {"interval": interval, "heartbeat": silence}
         self._of_rank: dict[int, list[Connection[int]]] = {}  # those that have proved who they are, the oldest first
-        listener = socket.socket()
-        listener.bind((host, 0))
-        listener.listen(1024)
+        listener = listening((host, 0))
         self.address = f"{host}:{listener.getsockname()[1]}"
         self._door: Door[int] = Door(listener)
         self.wake_by = self._door.wake_by
