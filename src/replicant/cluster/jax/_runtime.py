@@ -1,4 +1,4 @@
-"""The private parts of JAX's distributed runtime. No other file uses them."""
+"""The private parts of JAX's distributed runtime. In this folder, no other file uses them."""
 
 import contextlib
 import functools
