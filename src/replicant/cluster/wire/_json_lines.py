@@ -65,9 +65,7 @@ def read_line(connection: socket.socket, longest: int, deadline: float = math.in
             raise TimeoutError("it does not finish a line" if line else "it says nothing") from error
         if not seen:
             return line or None
-        more, end, _ = seen.partition(b"\n")
-        connection.recv(len(more + end))
-        line += more
-        if end:
-            break
+        line += connection.recv(seen.find(b"\n") + 1 or len(seen))
+        if line.endswith(b"\n"):
+            return line[:-1]
     return line
