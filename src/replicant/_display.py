@@ -1,10 +1,10 @@
-"""Small HTML tables and pictures that show values in notebooks.
+"""Tables in text, and small HTML tables and pictures that show values in notebooks.
 
-All text in them is escaped, and shortened. Showing a value changes nothing, ends within seconds, and never raises.
+All text in HTML is escaped, and shortened. Showing a value changes nothing, ends within seconds, and never raises.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -12,6 +12,32 @@ _LONGEST = 200  # characters shown of a value: arrays shorten their own text, bu
 _MOST_ROWS = 32  # of a table, beside the last one
 _MOST_BYTES = 1 << 20  # of an array whose numbers are shown: they have to come from a device
 _MOST_SECONDS = 5.0  # of waiting for an array that is still being computed
+
+
+def table_of(title: str, rows: Mapping[str, str]) -> str:
+    """Make a message with a row for each worker, or whatever has a name.
+
+    >>> print(table_of("They differ:", {"worker 0": "a", "worker 10": "b"}))
+    They differ:
+      worker 0   a
+      worker 10  b
+    """
+    width = max(map(len, rows), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in rows.items())])
+
+
+def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Make the lines of a table in text. The columns whose numbers are in `left` begin at one place; the others end at one place.
+
+    >>> columns([("step", "program"), ("9", "train"), ("10", "test")], left=(1,))
+    ['step  program', '   9  train', '  10  test']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        lines.append("  ".join(each.ljust(n) if i in left else each.rjust(n) for i, (each, n) in enumerate(cells)).rstrip())
+    return lines
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:

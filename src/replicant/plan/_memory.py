@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .._display import table
+from .._display import columns, table
 from ..errors import ArgumentError, ArgumentTypeError
 from ..replicas._context import entered
 from ..replicas._device_memory import check_limit, memory_of_device
@@ -104,9 +104,7 @@ class Memory:
         return f"{size(self.largest_gathered)} ({self.largest_gathered_name}){', MORE than a device holds' if known else ''}"
 
     def __str__(self) -> str:
-        rows = self.rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+        return "\n".join(columns(self.rows(), left=(0, 1)))
 
     def __repr__(self) -> str:
         return f"<Memory of a batch of {self.batch_size} rows: {size(self.bytes_per_device)} on each of {self.num_devices} devices>"

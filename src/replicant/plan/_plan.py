@@ -6,7 +6,7 @@ import math
 import re
 from typing import Protocol
 
-from .._display import curve, table
+from .._display import columns, curve, table
 from ..input.sharding._plan import InputPlan
 from ._chips import Chip, Target
 from ._compile import Analysis
@@ -173,9 +173,7 @@ class Plan:
 
 def _as_text(plan: Plan) -> str:
     """Show the plan, its table of scaling, and what was assumed."""
-    rows = _rows_of(plan)
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{name:{width}}  {value}".rstrip() for name, value in rows]
+    lines = columns(_rows_of(plan), left=(0, 1))
     return "\n".join([*lines, "", *_scaling(plan), "", *[f"Assumed: {text}." for text in ASSUMPTIONS]])
 
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._display import table_of
 from ..cluster.exchange._world import World
-from ..cluster.meeting._claims import table_of
 from ..errors import WorkerMismatchError
 from ..replicas._placement import Placement, is_local, on_all
 from ..tracing.jaxprs._fingerprint import fingerprint, first_difference

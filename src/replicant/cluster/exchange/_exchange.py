@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..._display import table_of
 from ...errors import WorkerLostError, WorkerMismatchError
-from ..meeting._claims import table_of
 from ..wire import _supervisor
 from ._fates import Fates
 from ._gathering import Gathering

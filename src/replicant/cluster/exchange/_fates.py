@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..._display import table_of
 from ...errors import WorkerLostError
-from ..meeting._claims import table_of
 from ..wire import _supervisor
 from ._peers import Peers
 from ._sealed_store import SealedStore

@@ -12,11 +12,12 @@ import time
 import warnings
 from typing import Self
 
+from ..._display import table_of
 from ...errors import ClusterError, ReplicantError, WorkerMismatchError
 from .._addresses import split_address
 from ..wire._handshake import draw_nonce, is_proved, nonce_of
 from ..wire._listener import Connection, Door, Message, listening
-from ._claims import MAGIC, Claim, Met, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
+from ._claims import MAGIC, Claim, Met, problem_of, proof_of_answer, proof_of_claim, rows_of
 from ._job import JOB_ID, JOB_KEY
 
 _SLICE_SECONDS = 0.5  # the longest single wait

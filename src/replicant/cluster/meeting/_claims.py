@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeGuard
 
+from ..._display import table_of
 from ...errors import ClusterError, ReplicantError, WorkerMismatchError
 from ..wire._handshake import proof
 from ..wire._json_lines import MAX_STRANGERS_LINE, line_of
@@ -109,18 +110,6 @@ def proof_of_claim(key: str, claim: Claim, theirs: str, mine: str) -> str:
 def proof_of_answer(key: str, who: Any, theirs: str, mine: str) -> str:
     """A proof that only a process 0 with the key can give, and that is valid only on this connection."""
     return proof(key, "answer", theirs, mine, who)
-
-
-def table_of(title: str, rows: Mapping[str, str]) -> str:
-    """A message with a row for each worker.
-
-    >>> print(table_of("They differ:", {"worker 0": "a", "worker 10": "b"}))
-    They differ:
-      worker 0   a
-      worker 10  b
-    """
-    width = max(map(len, rows), default=0)
-    return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in rows.items())])
 
 
 def rows_of(claims: list[Claim]) -> dict[str, str]:

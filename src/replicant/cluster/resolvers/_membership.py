@@ -4,6 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ..._display import table_of
 from ...errors import ClusterError
 from .._addresses import default_bind_address, split_address
 from .._spec import ClusterSpec, Problem
@@ -205,6 +206,5 @@ def check_group(claims: Mapping[str, Membership]) -> None:
         rule = "they name different coordinators"
     else:
         return
-    width = max(map(len, claims))
-    rows = "\n".join(f"  {name:<{width}}  {claim!r}" for name, claim in claims.items())
-    raise ClusterError(f"The processes do not form one group: {rule}.\n{rows}")
+    rows = {name: repr(claim) for name, claim in claims.items()}
+    raise ClusterError(table_of(f"The processes do not form one group: {rule}.", rows))

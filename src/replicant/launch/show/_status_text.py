@@ -4,6 +4,7 @@ import dataclasses
 import json
 from html import escape
 
+from ..._display import columns
 from ..console._console import plain
 from ._html import document, table
 from ._report_text import duration
@@ -53,14 +54,8 @@ def facts(view: View) -> list[str]:
 
 def text_of(view: View, launcher: str = "runs") -> str:
     """Return a headline, facts, and a table of the workers."""
-    rows = [COLUMNS, *map(_cells, view.workers)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    lines = [headline(view, launcher), *(f"  {fact}" for fact in facts(view)), ""]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if i in (1, 3) else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    rows = columns([COLUMNS, *map(_cells, view.workers)], left=(1, 3))
+    lines = [headline(view, launcher), *(f"  {fact}" for fact in facts(view)), "", *rows]
     return "".join(f"{plain(line)}\n" for line in lines)
 
 
