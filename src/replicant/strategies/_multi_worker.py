@@ -145,7 +145,7 @@ def the_world(membership: Membership, options: CommunicationOptions) -> World:
             "several workers per program."
         )
     if options.timeout_seconds is not None:
-        world.exchange.wait_for(options.timeout_seconds)
+        world.exchange.set_timeout(options.timeout_seconds)
     return world
 
 

@@ -49,7 +49,7 @@ class Exchange:
         """Note that this worker starts a program over all workers."""
         self.steps += 1
 
-    def wait_for(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set the time to wait for the others' texts."""
         self.seconds = seconds
 

@@ -36,7 +36,7 @@ class Timeouts:
     stop: float = 300.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # placements, which have one, are compared often
 class World:
     """This process among the workers.
 
