@@ -654,7 +654,7 @@ def test_a_position_in_a_file_that_has_changed(two, name, on_error):
         rf"ParquetDataset: '{two[0]}' has changed since the position was saved: it was 3 row groups of 7 rows, \w+, and is now "
         rf"{now}, \w+\. Put the file back as it was, or begin the pass anew\."
     )
-    for refused in (list, lambda iterator: iterator._cursor.skip(3)):
+    for refused in (list, lambda iterator: iterator._pass.cursor.skip(3)):
         again = iter(ParquetDataset(two, on_error=on_error))
         again.restore(state)
         with pytest.raises(DatasetError, match=message):
