@@ -8,7 +8,7 @@ from typing import Any
 from ..replicas._planning import BIG, Planning, zeros
 from ._dataset import Dataset
 from .graph._blocks import Column, Dense
-from .graph._graph import known
+from .graph._graph import NOT_COMPARED, known
 from .graph._structure import STRING, TensorSpec, flatten, map_leaves
 from .sharding._plan import batch_sizes
 from .sources._sources import Counted
@@ -18,7 +18,7 @@ from .sources._sources import Counted
 class Zeros(Counted):
     """Elements of zeros that all have the same spec. `count` is the cardinality."""
 
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
     count: int = 0
 
     @property

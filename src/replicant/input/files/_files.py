@@ -18,7 +18,7 @@ from ...storage._retry import RemoteError
 from ...storage._store import Store
 from ...storage._urls import checked_name, is_url
 from ..graph._blocks import Block, Boxed
-from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, nodes, rewrite
+from ..graph._graph import NOT_COMPARED, UNKNOWN, Cursor, Node, OneInput, State, Through, nodes, rewrite
 from ..graph._structure import STRING, TensorSpec
 from ..sources._sources import Rows
 from . import _stream
@@ -34,8 +34,8 @@ _ONE_LEAF = jax.tree_util.tree_structure(0)
 class FileNames(Rows):
     """File names. Sharding a dataset by files shards this node."""
 
-    spec: Any = _STRING_SPEC
-    name: str = "files"
+    spec: Any = dataclasses.field(default=_STRING_SPEC, metadata=NOT_COMPARED)
+    name: str = dataclasses.field(default="files", metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -372,8 +372,8 @@ class FileReader(Reader):
 class FileParts(FileNames):
     """File names, each with the number of one of its parts: row groups, which workers share as they share files."""
 
-    spec: Any = (_STRING_SPEC, TensorSpec((), np.int64))
-    name: str = "parts of files"
+    spec: Any = dataclasses.field(default=(_STRING_SPEC, TensorSpec((), np.int64)), metadata=NOT_COMPARED)
+    name: str = dataclasses.field(default="parts of files", metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -387,7 +387,7 @@ class ReadFiles(OneInput):
     ``names`` names all files, of which the input may be a worker's share. All workers take the spec from there.
     """
 
-    form: Format
+    form: Format = dataclasses.field(metadata=NOT_COMPARED)
     names: Node | None = None
 
     @property

@@ -22,6 +22,10 @@ UNKNOWN = -2
 # A position: ints, strings, None, and dicts and lists of them, which JSON can hold.
 State = dict[str, Any]
 
+# Metadata of a node's fields, for the fingerprints of pipelines. Fields without any are settings, which are compared as values.
+NOT_COMPARED = {"compared": "no"}  # does not decide on the elements, or is in positions or the label: threads, counters, caches
+FUNCTION = {"compared": "as a function"}  # the user's
+
 # Returns the elements with these numbers (int64), in this order. There is at least one number. If an element has another structure
 # than the first, those before it are returned alone.
 Reader = Callable[[np.ndarray], Block]
@@ -142,7 +146,7 @@ watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("replic
 class Node(abc.ABC):
     """One transform (or source) and the nodes that it reads."""
 
-    inputs: tuple["Node", ...]
+    inputs: tuple["Node", ...] = dataclasses.field(metadata=NOT_COMPARED)
 
     is_made_on_its_own_thread = False  # whether those who ask for elements only wait for a thread, which tells what it does
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...replicas._topology import Topology
 from ..graph._blocks import Block
-from ..graph._graph import UNKNOWN, Cursor, Node, State, rewrite
+from ..graph._graph import NOT_COMPARED, UNKNOWN, Cursor, Node, State, rewrite
 from ..graph._structure import flatten
 from ..transforms.memory._cache import Cache, MemoryStore
 from ._rebatch import own_steps
@@ -23,7 +23,7 @@ class Rest(Node):
     """
 
     replicas_per_worker: int = 1
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ArgumentError, DatasetError, ElementError
 from ...runtime._usable_arrays import NUMBERS
 from ..graph._blocks import Block, Column, Dense, Gathered
-from ..graph._graph import Cursor, Node, Reader, State
+from ..graph._graph import NOT_COMPARED, Cursor, Node, Reader, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
 
 _INT64 = np.dtype(np.int64)
@@ -20,7 +20,7 @@ _INT64 = np.dtype(np.int64)
 class Counted(Node):
     """A source whose elements are numbered, so that a run of them is cheap to describe."""
 
-    inputs: tuple[Node, ...] = ()
+    inputs: tuple[Node, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
     size: int = 0
 
     @property
@@ -86,9 +86,9 @@ class Numbered(Counted):
 class Rows(Numbered):
     """Element ``i`` is row ``i`` of every table."""
 
-    tables: tuple[np.ndarray, ...] = ()
-    spec: Any = None
-    name: str = "from_tensor_slices"
+    tables: tuple[np.ndarray, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
+    name: str = dataclasses.field(default="from_tensor_slices", metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from ....errors import DatasetError
 from ....storage._retry import RemoteError
 from ...graph._blocks import Column, Dense
+from ...graph._graph import NOT_COMPARED
 from ...sources._sources import Counted, Rows
 from .._remedies import if_not_read
 from ._lists import Lists
@@ -163,7 +164,7 @@ class TableRows(Counted):
     """The rows of a table in memory. For each leaf: its array, or the items of its lists and where each list ends."""
 
     arrays: tuple[tuple[np.ndarray, ...], ...] = ()
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -25,7 +25,7 @@ from ...._whole_file import close_after_failure, open_regular, write_whole
 from ....errors import DatasetError
 from ....storage._counts import current_counts
 from ...graph._blocks import Block, Boxed, Column, Dense, concatenate
-from ...graph._graph import Cursor, Node, State
+from ...graph._graph import NOT_COMPARED, Cursor, Node, State
 from ...graph._structure import STRING, DatasetSpec, TensorSpec, flatten, show_structure, spec_of
 from ...sources._sources import Counted
 from .._limits import MAX_RECORD_BYTES, too_large
@@ -61,7 +61,7 @@ class Saved(Counted):
     """The elements of one shard."""
 
     shard: Shard = Shard("", (), "")
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
     folder: str = ""
     max_record_bytes: int = MAX_RECORD_BYTES
 

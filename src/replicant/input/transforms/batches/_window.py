@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ...graph._blocks import Block, Boxed, Column, concatenate
-from ...graph._graph import After, Cursor, Node, OneInput, State, known, pull_exactly
+from ...graph._graph import NOT_COMPARED, After, Cursor, Node, OneInput, State, known, pull_exactly
 from ...graph._structure import DatasetSpec, map_leaves
 from ...sources._sources import Numbered
 
@@ -22,7 +22,7 @@ class Held(Numbered):
     """Elements in memory."""
 
     block: Block = EMPTY
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -48,7 +48,7 @@ class Window(OneInput):
     Each component of an element becomes a dataset of its own, which ``make_dataset`` makes of a node.
     """
 
-    make_dataset: MakeDataset
+    make_dataset: MakeDataset = dataclasses.field(metadata=NOT_COMPARED)
     size: int = 1
     shift: int = 1
     stride: int = 1

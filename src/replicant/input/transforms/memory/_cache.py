@@ -9,7 +9,7 @@ import numpy as np
 from ....errors import DatasetError
 from ....storage._counts import counting, current_counts
 from ...graph._blocks import Block, Boxed, Column, Dense, concatenate
-from ...graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
+from ...graph._graph import NOT_COMPARED, Cursor, Node, OneInput, State, Through, pull_exactly
 
 
 class Kept(abc.ABC):
@@ -98,10 +98,10 @@ class Cache(OneInput):
     ``strict`` limits this to passes that would have read the same order.
     """
 
-    store: Store = dataclasses.field(default_factory=MemoryStore)
-    name: str = ""
-    strict: bool = False
-    method: str = "cache"  # or snapshot
+    store: Store = dataclasses.field(default_factory=MemoryStore, metadata=NOT_COMPARED)
+    name: str = dataclasses.field(default="", metadata=NOT_COMPARED)
+    strict: bool = dataclasses.field(default=False, metadata=NOT_COMPARED)
+    method: str = dataclasses.field(default="cache", metadata=NOT_COMPARED)  # or snapshot
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ....errors import ArgumentTypeError
 from ....storage._counts import counting, current_counts
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
+from ...graph._graph import FUNCTION, NOT_COMPARED, UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ..elements._map import call, name_of
 from ..memory._cache import Cache
 from ..memory._prefetch import Prefetch
@@ -30,12 +30,12 @@ class Interleave(OneInput):
     replayed if it holds another order, because another worker may not have it.
     """
 
-    fn: Callable[..., Any]
+    fn: Callable[..., Any] = dataclasses.field(metadata=FUNCTION)
     cycle_length: int = 1
     block_length: int = WHOLE
-    parallel: bool = False
-    alike: bool = False
-    iterations: Iterations = dataclasses.field(default_factory=Iterations)
+    parallel: bool = dataclasses.field(default=False, metadata=NOT_COMPARED)
+    alike: bool = dataclasses.field(default=False, metadata=NOT_COMPARED)
+    iterations: Iterations = dataclasses.field(default_factory=Iterations, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....errors import ArgumentError, ElementError
 from ...graph._blocks import Block
-from ...graph._graph import UNKNOWN, Cursor, OneInput, State, Through, sample
+from ...graph._graph import FUNCTION, UNKNOWN, Cursor, OneInput, State, Through, sample
 from ...graph._structure import spec_of
 from ..elements._map import call, name_of
 from ..order._shuffle import Drawing
@@ -39,7 +39,7 @@ def checked_distribution(name: str, values: Any) -> tuple[float, ...]:
 class Resample(OneInput, Drawing):
     """Pairs of the class and the element. ``initial`` are the frequencies of the classes in the input; None: they are counted."""
 
-    class_func: Callable[..., Any] = int
+    class_func: Callable[..., Any] = dataclasses.field(default=int, metadata=FUNCTION)
     target: tuple[float, ...] = ()
     initial: tuple[float, ...] | None = None
 

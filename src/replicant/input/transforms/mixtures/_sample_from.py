@@ -7,7 +7,7 @@ import numpy as np
 
 from ....errors import ElementError
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
+from ...graph._graph import INFINITE, NOT_COMPARED, UNKNOWN, Cursor, Node, State, known
 from ..order._shuffle import Drawing
 from ._combine import Concatenate, Several
 from ._curriculum import Curriculum, WeightTable, checked
@@ -50,7 +50,8 @@ class Sample(Drawing):
 
     weights: tuple[float, ...] | Curriculum | None = None
     stop_on_empty: bool = False
-    numbers: tuple[int, ...] = ()  # of the choices, among the datasets that were given: those of weight 0 are left out
+    # Of the choices, among the datasets that were given: those of weight 0 are left out.
+    numbers: tuple[int, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
 
     @property
     def choices(self) -> tuple[Node, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
+from ...graph._graph import NOT_COMPARED, Cursor, Node, OneInput, State, Through, pull_exactly
 
 _REPLAY_CHUNK = 1 << 16
 
@@ -54,9 +54,9 @@ class Drawing(Node):
 
     seed: int | None = None
     reshuffle: bool = True
-    entropy: int = 0
-    iterations: Iterations = dataclasses.field(default_factory=Iterations)
-    made_in_function: bool = dataclasses.field(default_factory=in_function.get)
+    entropy: int = dataclasses.field(default=0, metadata=NOT_COMPARED)
+    iterations: Iterations = dataclasses.field(default_factory=Iterations, metadata=NOT_COMPARED)
+    made_in_function: bool = dataclasses.field(default_factory=in_function.get, metadata=NOT_COMPARED)
 
     def draws(self, state: State | None) -> tuple[int, int, int]:
         """Return entropy, iteration and pass: of a new iteration, or of the position, after which later ones are numbered."""
