@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from replicant.data import ArrowDataset, AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files.columns import _numpy_columns, _parquet
-from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 from replicant.storage import _ranges
+
+from ._division import autoshard
 
 
 def numbers(start, stop):

@@ -12,11 +12,14 @@ from typing import Any
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ...replicas._topology import Topology
 from .._contexts import InputContext
+from .._dataset import facts_of_pipeline
 from .._options import AutoShardPolicy, InputOptions, InputReplicationMode
 from ..adapters import as_dataset
 from ..graph._graph import Node
-from ..sharding._autoshard import Sharding, autoshard, files_of, unseeded_shuffle
+from ..sharding._autoshard import Sharding, divided
+from ..sharding._facts import PipelineFacts
 from ..sharding._plan import InputPlan, input_plan
+from ..transforms.order._shuffle import Drawing
 from ._agreement import ExchangeFn
 from ._direct import Pace, PlaceAtOnce, only_moves_memory
 from ._distributed_iterator import MIN_AHEAD, DistributedIterator
@@ -74,12 +77,13 @@ class DistributedDataset:
             raise ArgumentTypeError("This dataset is already distributed. Loop over it, or pass the dataset that it was made from.")
         dataset = as_dataset(dataset)
         policy = dataset.options().experimental_distribute.auto_shard_policy
-        node, sharding = _sharded(dataset.node, topology, policy, exchange)
+        facts = facts_of_pipeline(dataset)
+        node, sharding = _sharded(facts, topology, policy, exchange)
         self._explain: Callable[[], InputPlan] = lambda: input_plan(
-            dataset.node, policy, topology.num_workers, topology.replicas_per_worker
+            facts, policy, topology.num_workers, topology.replicas_per_worker
         )
         by_files = sharding.policy is AutoShardPolicy.FILE
-        self._shares: Shares = BatchShares(node, topology, place, sharding.shared, dataset.node, workers, by_files)
+        self._shares: Shares = BatchShares(node, topology, place, sharding.shared, facts, workers, by_files)
         self._cardinality = dataset.cardinality() if self._shares.ends_everywhere else self._shares.cardinality
         self._options, self._exchange = options, exchange
         self._pace = _pace(self._shares, options, at_once)
@@ -165,12 +169,14 @@ def _pace(shares: Shares, options: InputOptions, at_once: PlaceAtOnce | None) ->
     return Pace(at_once)
 
 
-def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: ExchangeFn | None) -> tuple[Node, Sharding]:
+def _sharded(
+    facts: PipelineFacts, topology: Topology, policy: AutoShardPolicy, exchange: ExchangeFn | None
+) -> tuple[Node, Sharding]:
     """What this worker reads of a dataset. The workers compare their datasets where they have to agree."""
     num_workers, worker = topology.num_workers, topology.worker_index
     if num_workers > 1 and exchange is not None:
-        check_same(exchange, lambda: facts_of(node, policy, files_of(node)))
-    own, sharding = autoshard(node, num_workers, worker, policy)
+        check_same(exchange, lambda: facts_of(facts, policy))
+    own, sharding = divided(facts, num_workers, policy).of_worker(worker)
     if num_workers == 1:
         return own, sharding
     if policy is AutoShardPolicy.AUTO and sharding.policy is AutoShardPolicy.DATA and worker == 0:
@@ -180,7 +186,7 @@ def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: 
         )
     if sharding.policy is not AutoShardPolicy.DATA:
         _check_exchange(exchange, topology)
-    elif exchange is None and (drawing := unseeded_shuffle(node)) is not None:
+    elif exchange is None and (drawing := next((each for each in facts.of(Drawing) if each.seed is None), None)):
         name = drawing.label.partition("(")[0]
         first = {"shuffle": "buffer_size, ", "global_shuffle": ""}.get(name, "..., ")
         raise DatasetError(

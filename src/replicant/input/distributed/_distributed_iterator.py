@@ -90,19 +90,30 @@ class DistributedIterator(ElementIterator):
             after.source.close()
 
     def _take(self) -> Any:
-        now = self._now
+        now, meter = self._now, self._meter
         if isinstance(now, _Ended):
             return END
-        self._meter.ask()
+        meter.ask()
         if isinstance(now, _Opened):
             before, now = now, self._begun(now)
             self._go_on(before, now)
         try:
             found = now.steps.next(self._step)
         except Exception:
-            self._meter.end()
+            meter.end()
             raise
-        return self._take_next_leg(now) if found is None else self._element(now, *found)
+        if found is None:
+            return self._take_next_leg(now)
+        self._step += 1
+        item, forms = found
+        if item is END:
+            meter.answer(0)
+            return now.leg.shares.nothing().placed(forms)
+        element, num_examples, now.source.last = item
+        if not now.source.placed:
+            element = meter.placing.call(element.placed, forms)
+        meter.answer(num_examples)
+        return element
 
     def _begun(self, now: _Opened) -> _Reading:
         """Agree with the other workers on where this leg begins, and on where it ends."""
@@ -145,17 +156,6 @@ class DistributedIterator(ElementIterator):
         self._go_on(now, following)
         self._meter.end()
         return self._take()
-
-    def _element(self, now: _Reading, item: Any, forms: Any) -> Any:
-        self._step += 1
-        if item is END:
-            self._meter.answer(0)
-            return now.leg.shares.nothing().placed(forms)
-        element, num_examples, now.source.last = item
-        if not now.source.placed:
-            element = self._meter.placing.call(element.placed, forms)
-        self._meter.answer(num_examples)
-        return element
 
     def _position(self) -> State:
         return self._now.leg.position(self._step, self._now.source.last)

@@ -11,8 +11,8 @@ import dataclasses
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
 from ..graph._graph import Node, State
-from ..sharding._autoshard import autoshard, in_agreement
-from ..sharding._elastic import repeat_of, why_not_elastic, with_repeat
+from ..sharding._autoshard import divided, in_agreement
+from ..sharding._elastic import repeat_of, with_repeat
 from ..sharding._rest import Rest
 from ._shares import BatchShares, Shares
 
@@ -99,9 +99,10 @@ def rest_at(shares: Shares, position: State) -> tuple[State, State] | None:
 def _left(shares: BatchShares, left_by: State) -> BatchShares:
     """What the workers had left, as all workers read it."""
     num_workers, num_passes = left_by["num_workers"], left_by["passes"]
+    division = divided(shares.facts, num_workers, AutoShardPolicy.FILE)
 
     def graph(worker: int) -> Node:
-        node = in_agreement(autoshard(shares.whole, num_workers, worker, AutoShardPolicy.FILE)[0])
+        node = in_agreement(division.of_worker(worker)[0])
         if repeat_of(node) is None:
             return node
         return with_repeat(node, lambda repeat: dataclasses.replace(repeat, count=num_passes))
@@ -158,4 +159,4 @@ def _why_not(shares: Shares) -> str | None:
     """Why what workers had left cannot be read by others."""
     if not isinstance(shares, BatchShares):
         return "an input function makes the parts"
-    return why_not_elastic(shares.whole)
+    return shares.facts.why_not_elastic

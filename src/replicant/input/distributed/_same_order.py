@@ -1,9 +1,9 @@
 """Datasets that each of several workers reads as a whole, all in the same order: what `fit` reads under DATA."""
 
-from .._dataset import Dataset
+from .._dataset import Dataset, facts_of_pipeline
 from .._iterator import DatasetIterator, NotOpened, Pass
 from ..graph._graph import Node, State
-from ..sharding._autoshard import files_of, in_agreement
+from ..sharding._autoshard import in_agreement
 from ._agreement import ExchangeFn, agreed_position
 from ._same_data import check_same, facts_of
 
@@ -22,7 +22,7 @@ class AlikeDataset(Dataset):
     def __init__(self, dataset: Dataset, exchange: ExchangeFn) -> None:
         options = dataset.options()
         policy = options.experimental_distribute.auto_shard_policy
-        check_same(exchange, lambda: facts_of(dataset.node, policy, files_of(dataset.node)))
+        check_same(exchange, lambda: facts_of(facts_of_pipeline(dataset), policy))
         super().__init__(in_agreement(dataset.node), options)
         self._exchange = exchange
 

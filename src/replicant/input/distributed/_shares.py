@@ -17,6 +17,7 @@ from ...replicas._topology import Topology
 from ...runtime._jax_dtypes import in_jax_dtype
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, describe, known
 from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
+from ..sharding._facts import PipelineFacts
 from ..sharding._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
 
 # Receives this worker's rows of one component in replica order, and the number of rows for each of its replicas. If there
@@ -208,7 +209,7 @@ class BatchShares(Shares):
         topology: The workers and replicas.
         place: Places one component.
         shared: Whether all workers see the same batches and share each of them. Otherwise the batches are this worker's own.
-        whole: The graph that all workers read together, because a worker without elements cannot find out its spec by itself.
+        facts: Those of the graph that all workers read together. A worker without elements cannot find out its spec by itself.
         workers: Places batches, instead of `place`, if devices of several workers take part.
         by_files: Whether the batches are this worker's own because it reads files of its own.
 
@@ -221,7 +222,7 @@ class BatchShares(Shares):
     topology: Topology
     place: Place
     shared: bool
-    whole: Node
+    facts: PipelineFacts
     workers: WorkersPlace | None = None
     by_files: bool = False
 
@@ -230,6 +231,11 @@ class BatchShares(Shares):
             leaves, structure = flatten(self.whole.spec)
             _check_no_datasets(leaves, structure)
             _check_sizes([leaf.shape for leaf in leaves], structure, self.topology.num_replicas)
+
+    @property
+    def whole(self) -> Node:
+        """The graph that all workers read together."""
+        return self.facts.node
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -51,8 +51,12 @@ class Interleave(OneInput):
 
     @functools.cached_property
     def _spec(self) -> Any:
+        return None if (first := self.first()) is None else first.spec
+
+    def first(self) -> Node | None:
+        """Return the dataset that the function makes of an element like the first one, or None if there is none."""
         element = sample(self.input)
-        return None if element is None else self.child(element, NestedOrders()).spec
+        return None if element is None else self.child(element, NestedOrders())
 
     @property
     def cardinality(self) -> int:
