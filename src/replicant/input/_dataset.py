@@ -17,10 +17,11 @@ from ._methods import chosen_seed, saved_compression
 from ._options import AutoShardPolicy, Options
 from ._own_methods import OwnMethods
 from ._profile import profiled
-from .files._files import matching_files
+from .files._file_names import matching_files
 from .files._limits import MAX_RECORD_BYTES, checked_limit
 from .files.columns._huggingface import huggingface
-from .files.saved._saved import is_saved, load
+from .files.saved._index import is_saved
+from .files.saved._saved import load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
 from .sharding._facts import PipelineFacts

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
-from ..files._files import FileNames, FileParts, ReadFiles
+from ..files._file_names import FileNames, FileParts
+from ..files._files import ReadFiles
 from ..graph._graph import Node, rewrite
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows

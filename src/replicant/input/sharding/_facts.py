@@ -5,7 +5,8 @@ import functools
 import os
 from typing import TypeVar
 
-from ..files._files import FileNames, FileParts, ReadFiles
+from ..files._file_names import FileNames, FileParts
+from ..files._files import ReadFiles
 from ..graph._graph import Node, known, nodes
 from ..graph._structure import STRING, flatten
 from ..sources._sources import Rows

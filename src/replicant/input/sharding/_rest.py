@@ -44,13 +44,13 @@ class RestCursor(Cursor):
     def __init__(self, node: Rest, workers: list[State | None]) -> None:
         self.node, self.begin = node, workers
         self.skipped_before = 0
-        self.reset()
-
-    def reset(self) -> None:
-        self.workers = list(self.begin)
-        self.worker = 0
+        self.workers, self.worker = list(workers), 0
         self.cursor: Cursor | None = None
         self.step = 0  # of the next batch
+
+    def reset(self) -> None:
+        self.workers, self.worker = list(self.begin), 0
+        self.cursor, self.step = None, 0
 
     def _current(self) -> Cursor | None:
         """The graph that is read now; None at the end."""

@@ -72,9 +72,6 @@ class GeneratorCursor(Cursor):
         self.node = node
         self.looks = node.looks or is_looking()
         self.expected = None if node.signature is None else _Expected(node.signature)
-        self._begin(position)
-
-    def _begin(self, position: int) -> None:
         self.iterator: Iterator[Any] | None = None
         self.position = position
         self.failure: Exception | None = None
@@ -135,7 +132,7 @@ class GeneratorCursor(Cursor):
 
     def reset(self) -> None:
         self.close()
-        self._begin(0)
+        self.iterator, self.position, self.failure = None, 0, None
 
     def close(self) -> None:
         if isinstance(self.iterator, Look):

@@ -9,7 +9,8 @@ from ...errors import DatasetError
 from ...storage._retry import RemoteError
 from ...storage._store import facts_of
 from ...storage._urls import is_url
-from ..files._files import FileNames, ReadFiles
+from ..files._file_names import FileNames
+from ..files._files import ReadFiles
 from ..graph._fingerprint import of_value
 from ..graph._graph import FUNCTION, NOT_COMPARED, Node, describe, nodes
 from ..graph._structure import STRING, flatten

@@ -99,13 +99,9 @@ class WindowsCursor(Through):
     def __init__(self, source: Cursor, node: Windows) -> None:
         super().__init__(source)
         self.node = node
-        self._begin()
-
-    def _begin(self) -> None:
-        self.begin = self.source.state()
+        self.begin = source.state()
         self.groups: dict[int, _Group] = {}
-        self.num_read = 0
-        self.ended = False
+        self.num_read, self.ended = 0, False
 
     @functools.cached_property
     def spec(self) -> Any:
@@ -149,7 +145,8 @@ class WindowsCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self._begin()
+        self.begin, self.groups = self.source.state(), {}
+        self.num_read, self.ended = 0, False
 
     def state(self) -> State:
         groups = [[key, group.size, [*group.numbers]] for key, group in self.groups.items()]

@@ -99,7 +99,9 @@ class WindowCursor(After):
     def __init__(self, source: Cursor, node: Window, to_skip: int) -> None:
         super().__init__(source, to_skip)
         self.node = node
-        self._forget()
+        self.buffer: Block | None = None
+        self.base: State | None = None
+        self.start = 0  # of the next window, counted from the base
 
     @functools.cached_property
     def spec(self) -> Any:
@@ -107,9 +109,7 @@ class WindowCursor(After):
         return self.node.input.spec
 
     def _forget(self) -> None:
-        self.buffer: Block | None = None
-        self.base: State | None = None
-        self.start = 0  # of the next window, counted from the base
+        self.buffer, self.base, self.start = None, None, 0
 
     def pull(self, limit: int) -> Block | None:
         spec = self.spec  # before anything is read, because it may need a look at the elements

@@ -262,10 +262,7 @@ class UniqueCursor(Through):
 
     def __init__(self, source: Cursor) -> None:
         super().__init__(source)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.begin = self.source.state()
+        self.begin = source.state()
         self.seen: set[Any] = set()
         self.num_read = 0
 
@@ -297,7 +294,7 @@ class UniqueCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self._begin()
+        self.begin, self.seen, self.num_read = self.source.state(), set(), 0
 
     def state(self) -> State:
         return {"begin": self.begin, "read": self.num_read}

@@ -135,15 +135,16 @@ class CacheCursor(Through):
         self.store, self.strict = store, strict
         self.counts = current_counts()
         self.filling: Filling | None = None
-        self._begin()
-
-    def _begin(self) -> None:
+        self.kept, self.begin = self._found()
         self.position = 0
+
+    def _found(self) -> tuple[Kept | None, State]:
+        """What is kept already, if it can be replayed, and where the pass began that has filled it, or will."""
         with counting(self.counts):
-            self.kept = self.store.find()
-        if self.strict and self.kept is not None and self.kept.begin != self.source.state():
-            self.kept = None
-        self.begin = self.kept.begin if self.kept else self.source.state()
+            kept = self.store.find()
+        if kept is None or (self.strict and kept.begin != self.source.state()):
+            return None, self.source.state()
+        return kept, kept.begin
 
     def go_to(self, begin: State, position: int) -> None:
         """Go to the place after ``position`` elements of the pass that began at ``begin``."""
@@ -179,7 +180,7 @@ class CacheCursor(Through):
         self._discard()
         if self.kept is None:
             self.source.reset()
-            self._begin()
+            self.kept, self.begin = self._found()
         self.position = 0
 
     def close(self) -> None:

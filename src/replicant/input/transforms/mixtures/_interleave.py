@@ -154,9 +154,6 @@ class InterleaveCursor(Through):
         self.node, self.orders = node, orders
         self.skipped_before = 0  # in datasets that have ended
         self.counts = current_counts()
-        self._begin()
-
-    def _begin(self) -> None:
         self.slots: list[_Slot | None] = [None] * self.node.cycle_length
         self.turn = 0
         self.given = 0  # in this turn
@@ -227,7 +224,8 @@ class InterleaveCursor(Through):
         self._close_slots()
         self.source.reset()
         self.orders.next_pass()
-        self._begin()
+        self.slots = [None] * self.node.cycle_length
+        self.turn, self.given, self.source_ended = 0, 0, False
 
     def close(self) -> None:
         self._close_slots()

@@ -8,14 +8,15 @@ import dataclasses
 from typing import Any
 
 from ....errors import DatasetError
-from ...files._files import FileNames, ReadFiles, paths_of
+from ...files._file_names import FileNames
+from ...files._files import ReadFiles, paths_of
 from ...files._indexed import IndexedFiles, indexed_below
 from ...graph._blocks import Block
 from ...graph._graph import Cursor, Node, OneInput, State, rewrite
 from ..elements._map import Map
 from ._group_shuffle import GroupShuffle
 from ._permutation import Chunks
-from ._shuffle import Drawing
+from ._shuffle import Drawing, Seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +54,14 @@ class GlobalShuffle(OneInput, Drawing):
 class GlobalShuffleCursor(Cursor):
     """Counts."""
 
-    def __init__(self, node: GlobalShuffle, order: tuple[int, int, int], position: int) -> None:
-        self.node, self.position = node, position
-        self.entropy, self.iteration, self.pass_ = order
+    def __init__(self, node: GlobalShuffle, seeds: Seeds, position: int) -> None:
+        self.node, self.seeds, self.position = node, seeds, position
         self.size = node.cardinality
         read = node.input.reader()
         assert read is not None, "checked when the dataset was made"
         self.read = read
         self.files = indexed_below(node.input)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.order = Chunks(self.size, (self.entropy, self.iteration, self.pass_))
+        self.order = Chunks(self.size, seeds)
 
     def pull(self, limit: int) -> Block | None:
         if self.position >= self.size:
@@ -82,11 +79,11 @@ class GlobalShuffleCursor(Cursor):
 
     def reset(self) -> None:
         self.position = 0
-        self.pass_ += self.node.reshuffle
-        self._begin()
+        self.seeds = self.seeds.of_next_pass(self.node)
+        self.order = Chunks(self.size, self.seeds)
 
     def state(self) -> State:
-        state = {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_, "next": self.position}
+        state = {**self.seeds.state(), "next": self.position}
         return {**state, "files": [each.identity for each in self.files]} if self.files else state
 
     @property
