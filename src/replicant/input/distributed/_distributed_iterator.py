@@ -4,37 +4,33 @@ An iterator is in one of three states: what it reads is opened, it reads, or it 
 consists of, its `Leg`s, is opened one after the other.
 """
 
-import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._iterator import ElementIterator, NotOpened
 from .._options import InputOptions
 from ..graph._background import END, Background
 from ..graph._graph import INFINITE, UNKNOWN, State, known
 from ..transforms.mixtures._epochs import epochs_by_source
-from ._agreed_steps import AgreedSteps
 from ._agreement import ExchangeFn, agreed_end, agreed_position
 from ._direct import Pace
 from ._handover import Leg, leg_at, rest_at
 from ._shares import Shares
 from ._source import Source
 from ._stats import InputStats, Meter
-from ._steps import CountedSteps, OwnSteps, Steps
+from ._steps import AgreedSteps, CountedSteps, OwnSteps, Steps
 
 MIN_AHEAD = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class _Opened:
+class _Opened(NamedTuple):
     """Nobody has asked for a step of this leg yet, and the workers have not agreed on where it begins and ends."""
 
     leg: Leg
     source: Source | NotOpened
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reading:
+class _Reading(NamedTuple):
     """The steps of this leg come."""
 
     leg: Leg
@@ -42,8 +38,7 @@ class _Reading:
     steps: Steps
 
 
-@dataclasses.dataclass(frozen=True)
-class _Ended:
+class _Ended(NamedTuple):
     """There is no more, or `close` was called. The position is that of the last leg."""
 
     leg: Leg
@@ -61,17 +56,14 @@ class DistributedIterator(ElementIterator):
         self._now: _Opened | _Reading | _Ended = self._opened(leg_at(shares, None), self._meter)
 
     def _opened(self, leg: Leg, meter: Meter) -> _Opened:
-        return _Opened(leg, self._source(leg, meter))
-
-    def _source(self, leg: Leg, meter: Meter) -> Source | NotOpened:
         placed = self._fetch and not leg.shares.asks_others  # exchanges with others all happen on the consumer's thread
         pace = self._pace if leg.left_by is None else None
         try:
-            return Source(leg.shares, leg.begin, meter, pace=pace, placed=placed, ahead=self._ahead)
+            return _Opened(leg, Source(leg.shares, leg.begin, meter, pace=pace, placed=placed, ahead=self._ahead))
         except Exception as error:
             if not self._begins_together(leg):
                 raise
-            return NotOpened(error)
+            return _Opened(leg, NotOpened(error))
 
     def _begins_together(self, leg: Leg) -> bool:
         """Whether all workers read the same data, and so must begin at the same position."""

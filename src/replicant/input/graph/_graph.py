@@ -9,6 +9,7 @@ import abc
 import contextvars
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
@@ -82,6 +83,24 @@ class Cursor(abc.ABC):
     def num_passes(self) -> int:
         """The number of passes of the outermost `repeat` that have begun, at least as many as were returned from; 0 without one."""
         return 0
+
+
+class Counting(Cursor):
+    """A cursor that makes any element from its number. Its position is the number of the next one, below ``size``."""
+
+    def __init__(self, position: int, size: int = sys.maxsize) -> None:
+        self.position, self.size = position, size
+
+    def skip(self, count: int) -> int:
+        skipped = min(count, max(0, self.size - self.position))
+        self.position += skipped
+        return skipped
+
+    def reset(self) -> None:
+        self.position = 0
+
+    def state(self) -> State:
+        return {"next": self.position}
 
 
 class Through(Cursor):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from ..graph._blocks import Block, Dense
-from ..graph._graph import INFINITE, Cursor, Node, State
+from ..graph._graph import INFINITE, Counting, Cursor, Node, State
 from ..graph._structure import TensorSpec
 from .order._shuffle import Drawing, Seeds
 
@@ -43,11 +43,12 @@ class RandomNumbers(Drawing):
         return RandomCursor(self, self.draws(state), state["next"] if state else 0)
 
 
-class RandomCursor(Cursor):
+class RandomCursor(Counting):
     """Counts the numbers that it returned. Number i can be computed without those before it."""
 
     def __init__(self, node: RandomNumbers, seeds: Seeds, position: int) -> None:
-        self.node, self.seeds, self.position = node, seeds, position
+        super().__init__(position)
+        self.node, self.seeds = node, seeds
 
     def pull(self, limit: int) -> Block | None:
         numbers = philox(_GRAPH_SEED, self._seed(), self.position, limit)
@@ -60,16 +61,12 @@ class RandomCursor(Cursor):
             return entropy
         return int.from_bytes(hashlib.blake2b(f"{entropy} {iteration} {pass_}".encode(), digest_size=8).digest(), "little")
 
-    def skip(self, count: int) -> int:
-        self.position += count
-        return count
-
     def reset(self) -> None:
-        self.position = 0
+        super().reset()
         self.seeds = self.seeds.of_next_pass(self.node)
 
     def state(self) -> State:
-        return {**self.seeds.state(), "next": self.position}
+        return {**self.seeds.state(), **super().state()}
 
 
 def philox(seed: int, seed2: int, start: int, count: int) -> np.ndarray:
@@ -115,24 +112,15 @@ class Counter(Node):
         return CounterCursor(self, state["next"] if state else 0)
 
 
-class CounterCursor(Cursor):
+class CounterCursor(Counting):
     """Counts."""
 
     def __init__(self, node: Counter, position: int) -> None:
-        self.node, self.position = node, position
+        super().__init__(position)
+        self.node = node
 
     def pull(self, limit: int) -> Block | None:
         node = self.node
         numbers = np.array([node.start + node.step * i for i in range(self.position, self.position + limit)])
         self.position += limit
         return Block(_ONE_LEAF, [Dense(numbers.astype(node.dtype))], limit)
-
-    def skip(self, count: int) -> int:
-        self.position += count
-        return count
-
-    def reset(self) -> None:
-        self.position = 0
-
-    def state(self) -> State:
-        return {"next": self.position}

@@ -11,7 +11,7 @@ from ...._whole_file import open_regular
 from ....errors import DatasetError
 from ....storage._counts import current_counts
 from ...graph._blocks import Block
-from ...graph._graph import NOT_COMPARED, Cursor, State
+from ...graph._graph import NOT_COMPARED, Counting, Cursor, State
 from ...graph._structure import TensorSpec, flatten, show_structure
 from ...sources._sources import Counted
 from .._limits import MAX_RECORD_BYTES, too_large
@@ -52,11 +52,12 @@ class Saved(Counted):
         return SavedCursor(self, state["next"] if state else 0)
 
 
-class SavedCursor(Cursor):
+class SavedCursor(Counting):
     """Reads one record at a time. The position is the number of the next element."""
 
     def __init__(self, node: Saved, position: int) -> None:
-        self.node, self.position = node, position
+        super().__init__(position, node.size)
+        self.node = node
         self.counts = current_counts()
         self.records = RecordsByNumber(count for _, count in node.shard.blocks)
         self.file: BinaryIO | None = None
@@ -107,21 +108,10 @@ class SavedCursor(Cursor):
             raise ValueError("it is cut off, or something follows it")
         return data
 
-    def skip(self, count: int) -> int:
-        skipped = min(count, self.node.size - self.position)
-        self.position += skipped
-        return skipped
-
-    def reset(self) -> None:
-        self.position = 0
-
     def close(self) -> None:
         if self.close_file is not None:
             self.close_file()
             self.file = None
-
-    def state(self) -> State:
-        return {"next": self.position}
 
 
 def load(path: Path, element_spec: Any, compression: str, max_record_bytes: int = MAX_RECORD_BYTES) -> list[Saved]:

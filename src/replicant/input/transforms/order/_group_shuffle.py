@@ -24,9 +24,7 @@ class GroupShuffle(Drawing, ReadFiles):
 
     @property
     def label(self) -> str:
-        settings = [] if self.seed is None else [f"seed={self.seed}"]
-        settings += [] if self.reshuffle else ["reshuffle_each_iteration=False"]
-        return f"global_shuffle({', '.join([*settings, f'window={self.window}'])}) of {self.form.label}"
+        return f"global_shuffle({', '.join([*self.settings, f'window={self.window}'])}) of {self.form.label}"
 
     @property
     def sampled(self) -> Node:

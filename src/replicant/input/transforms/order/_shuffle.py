@@ -79,6 +79,12 @@ class Drawing(Node):
     iterations: Iterations = dataclasses.field(default_factory=Iterations, metadata=NOT_COMPARED)
     made_in_function: bool = dataclasses.field(default_factory=in_function.get, metadata=NOT_COMPARED)
 
+    @property
+    def settings(self) -> list[str]:
+        """The seed and the like, as the user would write them for a shuffle."""
+        seed = [] if self.seed is None else [f"seed={self.seed}"]
+        return seed if self.reshuffle else [*seed, "reshuffle_each_iteration=False"]
+
     def draws(self, state: State | None) -> Seeds:
         """Return what a new iteration draws from, or that of a position, after which later iterations are numbered."""
         if state is None:
@@ -99,12 +105,7 @@ class Shuffle(OneInput, Drawing):
 
     @property
     def label(self) -> str:
-        settings = [str(self.buffer_size)]
-        if self.seed is not None:
-            settings.append(f"seed={self.seed}")
-        if not self.reshuffle:
-            settings.append("reshuffle_each_iteration=False")
-        return f"shuffle({', '.join(settings)})"
+        return f"shuffle({', '.join([str(self.buffer_size), *self.settings])})"
 
     @property
     def sampled(self) -> Node:
