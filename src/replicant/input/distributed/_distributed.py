@@ -21,10 +21,12 @@ from ..sharding._facts import PipelineFacts
 from ..sharding._plan import InputPlan, input_plan
 from ..transforms.order._shuffle import Drawing
 from ._agreement import ExchangeFn
+from ._batch_shares import BatchShares
 from ._direct import Pace, PlaceAtOnce, only_moves_memory
 from ._distributed_iterator import MIN_AHEAD, DistributedIterator
+from ._element_shares import ElementShares, PlaceEach
 from ._same_data import check_same, facts_of
-from ._shares import BatchShares, ElementShares, Place, PlaceEach, Shares, WorkersPlace
+from ._shares import Place, Shares, WorkersPlace
 
 _logger = logging.getLogger("replicant.data")
 

@@ -14,7 +14,8 @@ from ..graph._graph import Node, State
 from ..sharding._autoshard import divided, in_agreement
 from ..sharding._elastic import repeat_of, with_repeat
 from ..sharding._rest import Rest
-from ._shares import BatchShares, Shares
+from ._batch_shares import BatchShares
+from ._shares import Shares
 
 _REMEDY = "Use as many workers as before, or AutoShardPolicy.DATA throughout, with which the number does not matter."
 
