@@ -222,7 +222,7 @@ def test_what_a_signal_raises_within_a_run_loses_and_repeats_nothing(one, monkey
     iterator = iter(distributed(one, dataset()))
     got = [np.asarray(next(iterator)).tolist() for _ in range(8 + 8)]  # the next one begins a run
     for _ in range(3):
-        direct, position = iterator._background, iterator.state()
+        direct, position = iterator._now.source.reader, iterator.state()
         assert direct.num_ready == 0
         with monkeypatch.context() as patch:
             if where == "place":
@@ -277,7 +277,7 @@ def test_no_thread_is_started_and_stats_count(strategy):
 def test_code_of_the_user_and_what_may_wait_stays_on_a_thread(one, dataset):
     with iter(distributed(one, dataset())) as iterator:
         next(iterator)
-        assert isinstance(iterator._background, _direct.Background)
+        assert isinstance(iterator._now.source.reader, _direct.Background)
 
 
 def test_arrays_in_a_file_are_read_ahead(one, tmp_path):
@@ -285,7 +285,7 @@ def test_arrays_in_a_file_are_read_ahead(one, tmp_path):
     for table in (mapped, mapped[::2], np.asarray(mapped)[:, 1:]):
         with iter(distributed(one, Dataset.from_tensor_slices(table).batch(4))) as iterator:
             next(iterator)
-            assert isinstance(iterator._background, _direct.Background)
+            assert isinstance(iterator._now.source.reader, _direct.Background)
 
 
 @pytest.mark.parametrize("option", ["experimental_fetch_to_device", "experimental_prefetch_to_device"])
@@ -293,7 +293,7 @@ def test_what_the_options_ask_for_is_done(one, option):
     dataset = one.experimental_distribute_dataset(Dataset.range(80).batch(4), InputOptions(**{option: False}))
     with iter(dataset) as iterator:
         next(iterator)
-        assert isinstance(iterator._background, _direct.Background)
+        assert isinstance(iterator._now.source.reader, _direct.Background)
 
 
 def test_large_batches_are_read_ahead_from_the_first_on(one):
@@ -302,7 +302,7 @@ def test_large_batches_are_read_ahead_from_the_first_on(one):
     with iter(dataset) as iterator:
         next(iterator)
         next(iterator)
-        assert iterator._background._background is not None
+        assert iterator._now.source.reader._background is not None
     assert [np.asarray(batch).shape for batch in dataset] == [(2, big.shape[1])] * 4
 
 
@@ -318,12 +318,12 @@ def test_a_dataset_that_becomes_slow_gets_a_thread_and_loses_nothing(strategy, m
             monkeypatch.setattr(_direct, "SECONDS", 1e-9)
             dataset._pace._to_time = 0  # as after many quick ones
         # One is seen to be slow by the clock, and then the processor time of five.
-        assert (iterator._background._background is not None) == (number > 46), number
+        assert (iterator._now.source.reader._background is not None) == (number > 46), number
     assert got == expected
     assert dataset._pace.is_slow
     with iter(dataset) as again:
         next(again)
-        assert again._background._background is not None  # known from the last pass
+        assert again._now.source.reader._background is not None  # known from the last pass
 
 
 def test_a_few_slow_batches_do_not_matter(one):
@@ -458,14 +458,14 @@ def test_closed_by_another_thread_while_a_batch_is_made(one, monkeypatch):
     iterator = iter(distributed(one, Dataset.range(400).batch(4)))
     next(iterator)
     begun, goes_on = threading.Event(), threading.Event()
-    take = iterator._background._cursor.next
+    take = iterator._now.source.reader._cursor.next
 
     def waits():
         begun.set()
         goes_on.wait(SECONDS)
         return take()
 
-    monkeypatch.setattr(iterator._background._cursor, "next", waits)
+    monkeypatch.setattr(iterator._now.source.reader._cursor, "next", waits)
     got = []
     worker = threading.Thread(target=lambda: got.append(next(iterator, "end")))
     worker.start()
@@ -513,7 +513,7 @@ def test_what_a_signal_raises_in_the_middle_loses_and_repeats_nothing(strategy, 
     iterator = iter(distributed(strategy, dataset()))
     got = [rows(strategy, next(iterator)) for _ in range(40)]
     for _ in range(3):
-        direct, position = iterator._background, iterator.state()
+        direct, position = iterator._now.source.reader, iterator.state()
         with monkeypatch.context() as patch:
             if where == "place":
                 patch.setattr(direct._pace, "place", lambda parts: (_ for _ in ()).throw(error()))
@@ -575,7 +575,7 @@ def test_signals_at_random_moments(one):
 def test_a_signal_handler_that_reads_the_same_iterator(one, monkeypatch):
     iterator, inner = iter(distributed(one, Dataset.range(40).batch(4))), []
     next(iterator)
-    cursor = iterator._background._cursor
+    cursor = iterator._now.source.reader._cursor
 
     def handled(take=cursor.next):
         result = take()

@@ -61,7 +61,7 @@ def test_a_step_with_data_of_its_own_is_two_requests_of_a_worker_at_most():
             for _ in iterator:
                 count += 1
                 deadline = time.monotonic() + 5
-                while not iterator._background.is_ready and time.monotonic() < deadline:
+                while not iterator._now.source.reader.is_ready and time.monotonic() < deadline:
                     time.sleep(0.001)
                 time.sleep(0.002)  # the step
         return count

@@ -306,6 +306,17 @@ def test_datasets_of_keras_loops_agree_too(run_workers):
     assert sorted(other) == list(range(8))
 
 
+def test_a_keras_loop_whose_workers_draw_differently_reads_nothing_however_often_it_is_asked(run_workers):
+    def read(worker, exchange):
+        rng = np.random.default_rng(worker)
+        iterator = iter(AlikeDataset(Dataset.from_generator(lambda: iter(rng.permutation(8))), exchange))
+        for _ in range(2):
+            with pytest.raises(DatasetError, match="draws from a random generator whose state on worker 1 differs from that on"):
+                next(iterator)
+
+    run_workers(2, read)
+
+
 def test_a_keras_loop_that_cannot_begin_on_one_worker(run_workers, tmp_path):
     def adding(number, path):
         return Dataset.range(4).map(lambda x: x + number).cache(path)

@@ -15,9 +15,10 @@ from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 from replicant.input.distributed import _distributed
 from replicant.input.graph._graph import describe
-from replicant.input.sharding._autoshard import autoshard
 from replicant.input.sharding._rebatch import own_steps
 from replicant.replicas._topology import Topology
+
+from ._division import autoshard
 
 AUTO, FILE, DATA, OFF, HINT = (AutoShardPolicy[name] for name in ("AUTO", "FILE", "DATA", "OFF", "HINT"))
 

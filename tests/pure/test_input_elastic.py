@@ -482,3 +482,26 @@ def test_known_numbers_of_steps_do_not_end_the_pass_of_others(folder, go_on):
         assert collections.Counter(rows) == dict.fromkeys(range(12), 3), cut
         rows = killed(go_on, make, [((3, 1), cut)], (2, 1))
         assert collections.Counter(rows) == dict.fromkeys(range(12), 3), cut
+
+
+def test_what_follows_a_rest_and_cannot_be_opened_is_not_passed_over(go_on, tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text("".join(f"{name}{i}\n" for i in range(3)))
+
+    def make():
+        lines = TextLineDataset([tmp_path / "a", tmp_path / "b"]).cache(tmp_path / "cache").repeat(2).batch(1)
+        options = Options()
+        options.experimental_distribute.auto_shard_policy = FILE
+        return lines.with_options(options)
+
+    position = go_on(make, (2, 1), 2).position
+    iterator = iter(DistributedDataset(make(), Topology(), lambda rows, sizes: rows[0]))
+    iterator.restore(position)
+    rest = [next(iterator) for _ in range(2)]
+    assert len(rest) == 2
+    (tmp_path / "cache").write_bytes(b"of somebody else")
+    for _ in range(3):
+        with pytest.raises(DatasetError, match="cache' is not a cache file, or was cut off"):
+            next(iterator)
+    (tmp_path / "cache").unlink()
+    assert list(iterator) == ["a0", "a1", "a2", "b0", "b1", "b2"]

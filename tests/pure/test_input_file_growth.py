@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicant.input.files._files import FileReader
+from replicant.input.files._file_format import FileReader
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, InputContext, InputOptions, InputReplicationMode, Options
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
-from replicant.input.distributed._agreement import KnownEnd, agreed_steps
+from replicant.input.distributed._agreement import agreed_steps
 from replicant.input.distributed._stats import InputStats
+from replicant.input.distributed._steps import CountedSteps
+from replicant.input.graph._background import END
 from replicant.input.graph._structure import PerReplicaSpec, TensorSpec
 from replicant.replicas._topology import Topology
 
@@ -278,7 +280,7 @@ def test_batches_that_lie_ready_are_agreed_upon_together(run_workers):
                 if len(steps) == 1:  # the first one does not wait for others
                     assert len(told) == 2
                 assert iterator.stats().num_steps == len(steps)
-                wait_until(lambda: iterator._background.num_ready >= 16 or iterator._background._channel.ended)
+                wait_until(lambda: iterator._now.source.reader.num_ready >= 16 or iterator._now.source.reader._channel.ended)
         return steps, len(told)
 
     (first, num_told), (second, _) = run_workers(2, worker_steps)
@@ -351,10 +353,18 @@ def test_a_position_after_the_own_end(run_workers):
     ]
 
 
+def steps_of(items, num_steps):
+    left = iter(items)
+    return CountedSteps(lambda _: (next(left, END), None), lambda: next(left, END), num_steps)
+
+
 def test_a_cardinality_that_was_a_lie_is_found():
-    assert [KnownEnd(2).reached(step, has_rows) for step, has_rows in [(0, True), (1, False), (2, False)]] == [False, False, True]
-    with pytest.raises(DatasetError, match=r"more than the 2 steps that its cardinality promised.*build it again"):
-        KnownEnd(2).reached(2, has_rows=True)
+    shorter, longer = steps_of([7], 2), steps_of([7, 8, 9], 2)
+    assert [shorter.next(step) for step in (0, 1, 2, 3)] == [(7, None), (END, None), None, None]
+    assert [longer.next(step) for step in (0, 1)] == [(7, None), (8, None)]
+    for _ in range(3):  # whoever asks again gets the error again
+        with pytest.raises(DatasetError, match=r"more than the 2 steps that its cardinality promised.*build it again"):
+            longer.next(2)
 
 
 def test_a_worker_that_cannot_read_stops_the_others(run_workers):

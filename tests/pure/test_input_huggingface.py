@@ -14,8 +14,9 @@ import replicant
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, TensorSpec
 from replicant.errors import ArgumentTypeError, DatasetError, ElementError
 from replicant.input.files._pictures import decoded
-from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
+
+from ._division import autoshard
 
 COLUMNS = {"x": list(range(10)), "l": [[1] * (i % 3) for i in range(10)], "s": [f"row {i}" for i in range(10)]}
 

@@ -18,10 +18,11 @@ import zstandard
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, MDSDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files import _zstd
-from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 from replicant.storage._retry import RemoteError
 from replicant.storage._store import Store
+
+from ._division import autoshard
 
 GOLDEN = pathlib.Path(__file__).parent / "mds"
 

@@ -128,7 +128,7 @@ def test_quick_calls_are_made_several_at_once_and_slow_ones_one_by_one():
         sizes = []
         for i in range(5000):
             assert next(iterator) == i
-            sizes.append(iterator._cursor.run_size)
+            sizes.append(iterator._pass.cursor.run_size)
     assert max(sizes[:1000]) >= 8
     assert sizes[1299] == 1
     assert max(sizes[1300:]) >= 8

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from replicant.data import ArrowDataset, AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files.columns import _numpy_columns, _parquet
-from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 from replicant.storage import _ranges
+
+from ._division import autoshard
 
 
 def numbers(start, stop):
@@ -674,7 +675,7 @@ def test_a_position_in_a_file_that_has_changed(two, name, on_error):
         rf"ParquetDataset: '{two[0]}' has changed since the position was saved: it was 3 row groups of 7 rows, \w+, and is now "
         rf"{now}, \w+\. Put the file back as it was, or begin the pass anew\."
     )
-    for refused in (list, lambda iterator: iterator._cursor.skip(3)):
+    for refused in (list, lambda iterator: iterator._pass.cursor.skip(3)):
         again = iter(ParquetDataset(two, on_error=on_error))
         again.restore(state)
         with pytest.raises(DatasetError, match=message):

@@ -15,8 +15,9 @@ from replicant.data import AutoShardPolicy, Dataset, TarDataset, TensorSpec
 from replicant.errors import ArgumentError, DatasetError
 from replicant.input.files import _stream
 from replicant.input.files.shards._tar import Tar, _Pax
-from replicant.input.sharding._autoshard import autoshard
 from replicant.storage._retry import RemoteError
+
+from ._division import autoshard
 
 
 def write(path, members, form=tarfile.PAX_FORMAT):

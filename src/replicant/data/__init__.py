@@ -20,7 +20,7 @@ from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
 from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
 from ..input.distributed._distributed import DistributedDataset as DistributedDataset
-from ..input.distributed._distributed import DistributedIterator as DistributedIterator
+from ..input.distributed._distributed_iterator import DistributedIterator as DistributedIterator
 from ..input.files.records._example import encode_example as encode_example
 from ..input.files.records._parse import FixedLenFeature as FixedLenFeature
 from ..input.files.records._parse import VarLenFeature as VarLenFeature

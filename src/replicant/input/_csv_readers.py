@@ -11,7 +11,7 @@ from ..errors import ArgumentError, DatasetError, ElementError
 from ._arguments import whole
 from ._dataset import AUTOTUNE, Dataset
 from ._readers import check_buffer, reading
-from .files._files import matching_files
+from .files._file_names import matching_files
 from .files._limits import checked_limit
 from .files._stream import checked_compression
 from .files.text._csv import Column, CsvParser, columns, fields, inferred, shown

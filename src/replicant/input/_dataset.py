@@ -17,12 +17,14 @@ from ._methods import chosen_seed, saved_compression
 from ._options import AutoShardPolicy, Options
 from ._own_methods import OwnMethods
 from ._profile import profiled
-from .files._files import matching_files
+from .files._file_names import matching_files
 from .files._limits import MAX_RECORD_BYTES, checked_limit
 from .files.columns._huggingface import huggingface
-from .files.saved._saved import is_saved, load
+from .files.saved._index import is_saved
+from .files.saved._saved import load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
+from .sharding._facts import PipelineFacts
 from .sharding._plan import InputPlan, input_plan
 from .sources._generator import generator as yielded
 from .sources._generator import signature_of
@@ -71,6 +73,7 @@ class Dataset(OwnMethods):
     def __init__(self, node: Node, options: Options | None = None) -> None:
         self._node = node
         self._options = options or Options()
+        self._facts = PipelineFacts(node)
 
     @property
     def node(self) -> Node:
@@ -750,7 +753,7 @@ class Dataset(OwnMethods):
         if policy is not None:
             options.experimental_distribute.auto_shard_policy = policy
         plan = input_plan(
-            self._node,
+            self._facts,
             options.experimental_distribute.auto_shard_policy,
             whole("explain", "num_workers", num_workers, 1),
             whole("explain", "replicas_per_worker", replicas_per_worker, 1),
@@ -792,6 +795,11 @@ class Dataset(OwnMethods):
 
     def __repr__(self) -> str:
         return f"<Dataset: {describe(self._node)}>"
+
+
+def facts_of_pipeline(dataset: Dataset) -> PipelineFacts:
+    """Return what is known of a dataset's graph."""
+    return dataset._facts  # noqa: SLF001 - for this package: users have `explain`
 
 
 def _check_dataset(method: str, value: Any) -> None:

@@ -150,35 +150,29 @@ class ElementIterator(abc.ABC):
         self.close()
 
 
-class DatasetIterator(ElementIterator):
-    """Iterates over a dataset in this process, as NumPy."""
+class Pass:
+    """The elements of a graph from a position on. After an error, they go on behind the last one that was returned."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(describe(node))
+    def __init__(self, node: Node, position: State | None) -> None:
         self._node = node
-        self._process = os.getpid()
-        self._go_to(None)
-
-    def _go_to(self, position: State | None) -> None:
-        self._cursor = self._node.open(position)
-        self._closed = self._failed = False
+        self.cursor = node.open(position)
+        self._failed = False  # nobody knows where the cursor is then
         self._noted = position  # the position of some time before, from which one can go back to that of the last element
         self._since = 0  # elements returned since then
         self._skipped_before = 0  # by cursors that failed
         self._is_new = True
+        self._process = os.getpid()
 
-    def _take(self) -> Any:
-        if self._closed:
-            return END
+    def next(self) -> Any:
+        """Return the next element, or `END`."""
         if self._failed:
             self._go_back()
         try:
-            block = self._cursor.pull(1)
+            block = self.cursor.pull(1)
         except BaseException:
-            self._failed = True  # nobody knows where the cursor is now
+            self._failed = True
             raise
         if block is None:
-            self.close()
             return END
         self._since += 1
         if self._is_new or self._since >= _NOTED_EVERY:  # before the first element, random orders may not be drawn
@@ -187,7 +181,7 @@ class DatasetIterator(ElementIterator):
 
     def _note(self) -> None:
         try:
-            self._noted = self._cursor.state()
+            self._noted = self.cursor.state()
         except DatasetError:
             self._noted = _NOWHERE
         self._since, self._is_new = 0, False
@@ -201,25 +195,87 @@ class DatasetIterator(ElementIterator):
         check_process(self._process)
         if self._noted is _NOWHERE:
             raise DatasetError("An iterator whose position cannot be saved does not go on after an error. Make a new one.")
-        self._skipped_before += self._cursor.num_skipped
-        self._cursor.close()
-        self._cursor = self._node.open(self._noted)
-        if (found := self._cursor.skip(self._since)) != self._since:
+        self._skipped_before += self.cursor.num_skipped
+        self.cursor.close()
+        self.cursor = self._node.open(self._noted)
+        if (found := self.cursor.skip(self._since)) != self._since:
             raise DatasetError(
                 f"The iterator cannot go on after an error: of the {self._since} elements before it, only {found} are there now. "
                 "Put the data back as they were, or make a new iterator."
             )
         self._failed = False
 
-    def _position(self) -> State:
+    @property
+    def last(self) -> State:
+        """The position after the last element that was returned."""
         if self._failed:
             self._go_back()
-        self._noted, self._since, self._is_new = self._cursor.state(), 0, False
+        self._noted, self._since, self._is_new = self.cursor.state(), 0, False
         return self._noted
 
     def close(self) -> None:
+        """Stop everything that runs in the background."""
+        self.cursor.close()
+
+    @property
+    def num_skipped(self) -> int:
+        """The number of records that were left out."""
+        return self._skipped_before + self.cursor.num_skipped
+
+
+class NotOpened:
+    """Stands for what could not be opened at a position. Its error comes once the other workers can be told.
+
+    Args:
+        error: Why it could not be opened.
+    """
+
+    num_ready = num_skipped = 0
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def last(self) -> State:
+        """Raise the error."""
+        raise self._error
+
+    def next(self) -> Any:
+        """Raise the error."""
+        raise self._error
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class DatasetIterator(ElementIterator):
+    """Iterates over a dataset in this process, as NumPy."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(describe(node))
+        self._node, self._closed = node, False
+        self._pass = self._opened(None)
+
+    def _opened(self, position: State | None) -> Pass | NotOpened:
+        return Pass(self._node, position)
+
+    def _go_to(self, position: State | None) -> None:
+        self._pass, self._closed = self._opened(position), False
+
+    def _take(self) -> Any:
+        if self._closed:
+            return END
+        element = self._pass.next()
+        if element is END:
+            self.close()
+        return element
+
+    def _position(self) -> State:
+        return self._pass.last
+
+    def close(self) -> None:
         self._closed = True
-        self._cursor.close()
+        self._pass.close()
 
     @property
     def num_skipped(self) -> int:
@@ -228,7 +284,7 @@ class DatasetIterator(ElementIterator):
         A reader with ``on_error="skip"`` could not read them, they were too long for ``pack_sequences(policy="drop")``, they are
         members of tar files that belong to no sample, or their making raised an error in front of ``ignore_errors``.
         """
-        return self._skipped_before + self._cursor.num_skipped
+        return self._pass.num_skipped
 
     @property
     def element_spec(self) -> Any:

@@ -11,7 +11,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DatasetError, ElementErro
 from ..storage._urls import local_path
 from ._arguments import function, whole
 from ._options import Options
-from .files.saved._saved import save
+from .files.saved._save import save
 from .graph._graph import Node, describe
 from .transforms._cache_file import FileStore
 from .transforms._ignore_errors import IgnoreErrors

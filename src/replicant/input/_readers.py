@@ -5,7 +5,9 @@ from typing import Any, ClassVar
 
 from ._arguments import calls_in_parallel, whole
 from ._dataset import AUTOTUNE, Dataset
-from .files._files import Format, ReadFiles, file_names
+from .files._file_names import file_names
+from .files._files import ReadFiles
+from .files._format import Format
 from .files._limits import MAX_RECORD_BYTES, checked_limit
 from .files._stream import checked_compression
 from .files.records._fixed import FixedLength

@@ -10,7 +10,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ._column_readers import column_names, fill_values, skips
 from ._dataset import Dataset
 from ._readers import reading
-from .files._files import FileNames, file_names
+from .files._file_names import FileNames, file_names
 from .files._limits import MAX_RECORD_BYTES, MAX_SHARD_BYTES, checked_limit
 from .files._stream import checked_compression
 from .files.shards._mds import Mds

@@ -6,11 +6,10 @@ import sys
 from typing import Any
 
 from ..replicas._planning import BIG, Planning, zeros
-from ._dataset import Dataset
+from ._dataset import Dataset, facts_of_pipeline
 from .graph._blocks import Column, Dense
-from .graph._graph import known
+from .graph._graph import NOT_COMPARED, known
 from .graph._structure import STRING, TensorSpec, flatten, map_leaves
-from .sharding._plan import batch_sizes
 from .sources._sources import Counted
 
 
@@ -18,7 +17,7 @@ from .sources._sources import Counted
 class Zeros(Counted):
     """Elements of zeros that all have the same spec. `count` is the cardinality."""
 
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
     count: int = 0
 
     @property
@@ -43,7 +42,7 @@ def shapes_only(dataset: Dataset) -> Dataset:
     """The batches without their data, if they are large and their shapes are known."""
     if dataset.node.spec is None:
         return dataset
-    size, last = batch_sizes(dataset.node)
+    size, last = facts_of_pipeline(dataset).batch_sizes
     count = dataset.cardinality()
     rows = last if count == 1 and last else size
     leaves = flatten(dataset.node.spec)[0]

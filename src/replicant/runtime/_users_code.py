@@ -1,8 +1,10 @@
 """Tells the user's own code from that of Python, of installed packages and of Replicant."""
 
 import functools
+import sys
 import sysconfig
 import types
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,28 @@ def package_of(path: str) -> str | None:
 def is_users(path: str) -> bool:
     """Whether a Python file belongs to the user, not to Python, an installed package or Replicant."""
     return package_of(path) is None
+
+
+def is_of_users(value: types.FunctionType | type | types.ModuleType, opened: Collection[str] = ()) -> bool:
+    """Whether a function, class or module is the user's. Its file decides; if it has none, its name does.
+
+    Args:
+        value: The function, class or module.
+        opened: Installed packages (`package_of`) that count as the user's.
+    """
+    file = _file_of(value)
+    if file is None:
+        root = root_of(value)
+        return root not in sys.stdlib_module_names or root == "__main__"
+    package = package_of(file)
+    return package is None or package in opened
+
+
+def _file_of(value: types.FunctionType | type | types.ModuleType) -> str | None:
+    if isinstance(value, types.FunctionType):
+        return value.__code__.co_filename
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(value.__module__) if root_of(value) else None
+    return getattr(module, "__dict__", {}).get("__file__")  # not an attribute, which code of the module may make
 
 
 def root_of(value: Any) -> str:

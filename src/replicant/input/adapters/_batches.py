@@ -11,7 +11,7 @@ import jax
 from ...errors import DatasetError
 from ...runtime._own_memory import own
 from ..graph._blocks import Block
-from ..graph._graph import Cursor, State
+from ..graph._graph import NOT_COMPARED, Cursor, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, map_leaves, spec_of
 from ..sources._foreign import Foreign
 
@@ -62,7 +62,7 @@ def _joined(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 class Batches(Foreign):
     """The elements of an iterable. A position is a number of elements; to get there, they are read again."""
 
-    passes: Passes = dataclasses.field(default_factory=lambda: Passes((), "tuple"))
+    passes: Passes = dataclasses.field(default_factory=lambda: Passes((), "tuple"), metadata=NOT_COMPARED)
 
     @classmethod
     def of(cls, iterable: Any) -> "Batches":

@@ -102,49 +102,14 @@ def agreed_steps(steps_of_workers: Sequence[int]) -> int:
     return UNKNOWN if UNKNOWN in steps_of_workers else max(steps_of_workers)
 
 
-class End:
-    """The end of a pass. In this class, all workers end where this one does."""
+def agreed_end(num_steps: int, exchange: ExchangeFn) -> int:
+    """Return after how many steps the workers end, of which this one has `num_steps`. This takes one exchange.
 
-    is_open = False  # whether the workers must ask each other during the pass
-
-    def is_at(self, step: int) -> bool:
-        """Return whether it is known that the pass is over before this step."""
-        del step
-        return False
-
-    def reached(self, step: int, has_rows: bool) -> bool:
-        """Return whether the pass is over before this step; `has_rows` says whether this worker has rows for it."""
-        return not has_rows
-
-
-class KnownEnd(End):
-    """An end after a number of steps that the workers agreed on before the first one."""
-
-    def __init__(self, num_steps: int) -> None:
-        self.num_steps = num_steps
-
-    def is_at(self, step: int) -> bool:
-        return step >= self.num_steps
-
-    def reached(self, step: int, has_rows: bool) -> bool:
-        if has_rows and step >= self.num_steps:
-            raise DatasetError(
-                f"The dataset has more than the {self.num_steps} steps that its cardinality promised to the other workers. "
-                "It may have changed since it was built: build it again."
-            )
-        return step >= self.num_steps
-
-
-class OpenEnd(End):
-    """An end that comes when all workers report that they have no more batches; see `AgreedSteps`."""
-
-    is_open = True
-
-
-def agree_on_end(num_steps: int, exchange: ExchangeFn) -> End:
-    """Agree on the end of a pass in which this worker has `num_steps`: one exchange, and no later one if all numbers are known."""
+    Returns:
+        The number of steps; INFINITE (-1) if no worker has an end, UNKNOWN (-2) if the workers have to ask each other in each step.
+    """
     steps_of_workers = exchange(num_steps)
     if all(steps == INFINITE for steps in steps_of_workers):
-        return End()
+        return INFINITE
     total = agreed_steps(steps_of_workers)
-    return KnownEnd(total) if known(total) else OpenEnd()
+    return total if known(total) else UNKNOWN

@@ -11,58 +11,85 @@ import dataclasses
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
 from ..graph._graph import Node, State
-from ..sharding._autoshard import autoshard, in_agreement
-from ..sharding._elastic import repeat_of, why_not_elastic, with_repeat
+from ..sharding._autoshard import divided, in_agreement
+from ..sharding._elastic import repeat_of, with_repeat
 from ..sharding._rest import Rest
-from ._shares import BatchShares, Shares
+from ._batch_shares import BatchShares
+from ._shares import Shares
 
 _REMEDY = "Use as many workers as before, or AutoShardPolicy.DATA throughout, with which the number does not matter."
 
 
 @dataclasses.dataclass(frozen=True)
-class Handover:
-    """What is read instead of a new pass.
+class Leg:
+    """What the workers read in one go: their own pass or the rest of one, what other workers had left, or what comes after that.
 
     Args:
-        left_by: Whose rest it is: the number of workers, that of replicas for each, and the passes that had begun. A position in
-            the rest holds this, too.
-        begin: The position at its beginning.
+        whole: The pass that the workers would begin.
+        shares: What is read.
+        begin: The position where it begins, None for the beginning.
+        resharded: Whether the pass began with other workers, whose rest has been read.
+        left_by: Whose rest this is, if it is one: the number of workers, that of replicas for each, and the passes that had begun.
     """
 
-    left_by: State
-    begin: State
+    whole: Shares
+    shares: Shares
+    begin: State | None = None
+    resharded: bool = False
+    left_by: State | None = None
 
-    def rest(self, shares: BatchShares) -> BatchShares:
-        """Return what the workers had left, as all workers read it."""
-        num_workers, num_passes = self.left_by["num_workers"], self.left_by["passes"]
+    @property
+    def has_other_steps(self) -> bool:
+        """Whether other workers began this pass, so that its number of steps is not the dataset's cardinality."""
+        return self.left_by is not None or self.resharded
 
-        def graph(worker: int) -> Node:
-            node = in_agreement(autoshard(shares.whole, num_workers, worker, AutoShardPolicy.FILE)[0])
-            if repeat_of(node) is None:
-                return node
-            return with_repeat(node, lambda repeat: dataclasses.replace(repeat, count=num_passes))
-
-        inputs = tuple(map(graph, range(num_workers)))
-        node = Rest(inputs=inputs, spec=shares.whole.spec, replicas_per_worker=self.left_by["replicas_per_worker"])
-        return dataclasses.replace(shares, node=node, shared=True, by_files=False)
-
-    def afterwards(self, shares: BatchShares) -> BatchShares | None:
-        """Return what the workers read after that, or None if it is the end."""
-        repeat, num_passes = repeat_of(shares.node), self.left_by["passes"]
+    def following(self) -> "Leg | None":
+        """Return what the workers read after this, or None if it is the end."""
+        if self.left_by is None:
+            return None
+        num_passes, node = self.left_by["passes"], _batches(self.whole).node
+        repeat = repeat_of(node)
         if repeat is None or num_passes == repeat.count:
             return None
-        node = with_repeat(shares.node, lambda repeat: dataclasses.replace(repeat, first=num_passes))
-        return dataclasses.replace(shares, node=node)
+        node = with_repeat(node, lambda repeat: dataclasses.replace(repeat, first=num_passes))
+        return Leg(self.whole, dataclasses.replace(_batches(self.whole), node=node), resharded=True)
+
+    def position(self, step: int, share: State) -> State:
+        """Return a position, with which `leg_at` goes on, from this worker's own in its shares. It may take an exchange."""
+        shares, begun = self.shares, {"step": step, **({"resharded": True} if self.resharded else {})}
+        if self.left_by is not None:
+            return {**begun, "share": share, "rest": self.left_by}
+        if shares.workers is None or not shares.asks_others:
+            return {**begun, "share": share}
+        of_files = {"by_files": shares.by_files} if isinstance(shares, BatchShares) else {}
+        replicas = shares.topology.replicas_per_worker
+        return {**begun, "workers": shares.workers.states(share), "replicas_per_worker": replicas, **of_files}
 
 
-def handover(shares: Shares, position: State) -> Handover | None:
-    """Return what has to be read at a position first, or None if the position is one of these workers.
+def leg_at(whole: Shares, position: State | None) -> Leg:
+    """Return what is read at a position, or from the beginning of a pass if it is None.
+
+    Raises:
+        DatasetError: If only other workers can go on from there.
+    """
+    if position is None:
+        return Leg(whole, whole)
+    resharded, rest = bool(position.get("resharded")), rest_at(whole, position)
+    if rest is not None:
+        left_by, begin = rest
+        return Leg(whole, _left(_batches(whole), left_by), begin, resharded, left_by)
+    own = position["workers"][whole.topology.worker_index] if "workers" in position else position["share"]
+    return Leg(whole, whole, own, resharded)
+
+
+def rest_at(shares: Shares, position: State) -> tuple[State, State] | None:
+    """Return whose rest has to be read at a position first, and where that begins; None if the position is one of these workers.
 
     Raises:
         DatasetError: If only other workers can go on from there.
     """
     if "rest" in position:
-        return Handover(position["rest"], position["share"])
+        return position["rest"], position["share"]
     if "workers" in position:
         return _of_parts(shares, position)
     if shares.asks_others:
@@ -70,7 +97,28 @@ def handover(shares: Shares, position: State) -> Handover | None:
     return None
 
 
-def _of_parts(shares: Shares, position: State) -> Handover | None:
+def _left(shares: BatchShares, left_by: State) -> BatchShares:
+    """What the workers had left, as all workers read it."""
+    num_workers, num_passes = left_by["num_workers"], left_by["passes"]
+    division = divided(shares.facts, num_workers, AutoShardPolicy.FILE)
+
+    def graph(worker: int) -> Node:
+        node = in_agreement(division.of_worker(worker)[0])
+        if repeat_of(node) is None:
+            return node
+        return with_repeat(node, lambda repeat: dataclasses.replace(repeat, count=num_passes))
+
+    inputs = tuple(map(graph, range(num_workers)))
+    node = Rest(inputs=inputs, spec=shares.whole.spec, replicas_per_worker=left_by["replicas_per_worker"])
+    return dataclasses.replace(shares, node=node, shared=True, by_files=False)
+
+
+def _batches(shares: Shares) -> BatchShares:
+    assert isinstance(shares, BatchShares), "others leave no rest"
+    return shares
+
+
+def _of_parts(shares: Shares, position: State) -> tuple[State, State] | None:
     """What has to be read after a position of several workers, each of which read its own part."""
     topology, workers = shares.topology, position["workers"]
     replicas = position.get("replicas_per_worker", topology.replicas_per_worker)
@@ -87,10 +135,10 @@ def _of_parts(shares: Shares, position: State) -> Handover | None:
         )
     passes = max(worker["passes"] for worker in workers)
     left_by = {"num_workers": len(workers), "replicas_per_worker": replicas, "passes": passes}
-    return Handover(left_by, {"step": 0, "source": {"workers": workers}})
+    return left_by, {"step": 0, "source": {"workers": workers}}
 
 
-def _of_whole(shares: Shares, position: State) -> Handover:
+def _of_whole(shares: Shares, position: State) -> tuple[State, State]:
     """What has to be read after a position in the whole, by workers that read their own files."""
     share = position["share"]
     why = _why_not(shares) if "passes" in share else "an older version of Replicant saved it"
@@ -101,7 +149,7 @@ def _of_whole(shares: Shares, position: State) -> Handover:
             f"{_REMEDY}"
         )
     left_by = {"num_workers": 1, "replicas_per_worker": 1, "passes": share["passes"]}
-    return Handover(left_by, {"step": 0, "source": {"workers": [share]}})
+    return left_by, {"step": 0, "source": {"workers": [share]}}
 
 
 def _by_files(shares: Shares) -> bool:
@@ -112,4 +160,4 @@ def _why_not(shares: Shares) -> str | None:
     """Why what workers had left cannot be read by others."""
     if not isinstance(shares, BatchShares):
         return "an input function makes the parts"
-    return why_not_elastic(shares.whole)
+    return shares.facts.why_not_elastic

@@ -17,7 +17,8 @@ from ...errors import DatasetError
 from .._options import AutoShardPolicy
 from ..files.columns._arrow import TableRows
 from ..graph._fingerprint import of_value
-from ..graph._graph import Node, nodes
+from ..graph._graph import Node
+from ..sharding._facts import PipelineFacts
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ..transforms.memory._cache import Cache
@@ -55,22 +56,20 @@ class Facts:
         return [_size(name) for name in self.files[:_MAX_SIZES]]
 
 
-def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
-    """Return the facts that are compared about this worker's dataset, whose sources name these files."""
+def facts_of(pipeline: PipelineFacts, policy: AutoShardPolicy) -> Facts:
+    """Return the facts that are compared about this worker's dataset."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
         return Facts(policy.name, [], "", [])
     if policy is AutoShardPolicy.FILE:
-        return Facts(policy.name, files, "", [])
-    rows = [each for each in nodes(node) if isinstance(each, Rows)]
-    tables = [(each.label, table) for each in rows for table in each.tables if not _is_names(table, files)]
+        return Facts(policy.name, pipeline.files, "", [])
+    tables = [(each.label, table) for each in pipeline.of(Rows) for table in each.tables if not _is_names(table, pipeline.files)]
     # The ends of lists first: once they are equal, there are equally many values.
-    columns = [(each.label, column) for each in nodes(node) if isinstance(each, TableRows) for column in each.arrays]
+    columns = [(each.label, column) for each in pipeline.of(TableRows) for column in each.arrays]
     tables += [(label, array) for label, column in columns for array in reversed(column)]
     share = max(2, _NUMBERS // max(1, sum(table.dtype.kind == "f" for _, table in tables)))
     arrays = [(label, *_of_table(table, share)) for label, table in tables]
-    foreign = [each for each in nodes(node) if isinstance(each, Foreign)]
-    arrays += [(each.label, each.digest, []) for each in foreign if each.digest is not None]
-    return Facts(policy.name, files, _outline(node), arrays)
+    arrays += [(each.label, each.digest, []) for each in pipeline.of(Foreign) if each.digest is not None]
+    return Facts(policy.name, pipeline.files, _outline(pipeline.node), arrays)
 
 
 def check_same(exchange: ExchangeFn, find_facts: Callable[[], Facts]) -> None:

@@ -1,9 +1,9 @@
 """Datasets that each of several workers reads as a whole, all in the same order: what `fit` reads under DATA."""
 
-from .._dataset import Dataset
-from .._iterator import DatasetIterator
+from .._dataset import Dataset, facts_of_pipeline
+from .._iterator import DatasetIterator, NotOpened, Pass
 from ..graph._graph import Node, State
-from ..sharding._autoshard import files_of, in_agreement
+from ..sharding._autoshard import in_agreement
 from ._agreement import ExchangeFn, agreed_position
 from ._same_data import check_same, facts_of
 
@@ -22,7 +22,7 @@ class AlikeDataset(Dataset):
     def __init__(self, dataset: Dataset, exchange: ExchangeFn) -> None:
         options = dataset.options()
         policy = options.experimental_distribute.auto_shard_policy
-        check_same(exchange, lambda: facts_of(dataset.node, policy, files_of(dataset.node)))
+        check_same(exchange, lambda: facts_of(facts_of_pipeline(dataset), policy))
         super().__init__(in_agreement(dataset.node), options)
         self._exchange = exchange
 
@@ -34,37 +34,24 @@ class AlikeIterator(DatasetIterator):
     """An iterator that goes to the chief's position when the first element is asked for."""
 
     def __init__(self, node: Node, exchange: ExchangeFn) -> None:
-        self._exchange = exchange
+        self._exchange, self._agreed = exchange, False
         super().__init__(node)
 
-    def _go_to(self, position: State | None) -> None:
-        self._failure: Exception | None = None
-        self._agreed = False
+    def _opened(self, position: State | None) -> Pass | NotOpened:
         try:
-            super()._go_to(position)
+            return super()._opened(position)
         except Exception as error:  # noqa: BLE001 - raised once it can be reported to the other workers
-            self._failure = error
+            return NotOpened(error)
+
+    def _go_to(self, position: State | None) -> None:
+        super()._go_to(position)
+        self._agreed = False
 
     def _take(self) -> object:
         if not self._agreed:
+            position = agreed_position(self._exchange, [self._node], lambda: (0, self._pass.last))
+            if position != self._pass.last:
+                self._pass.close()
+                self._pass = super()._opened(position)
             self._agreed = True
-            position = agreed_position(self._exchange, [self._node], self._begin)
-            if position != self._cursor.state():
-                self._cursor.close()
-                self._cursor = self._node.open(position)
-                self._noted = position
         return super()._take()
-
-    def _begin(self) -> tuple[int, State]:
-        if self._failure is not None:
-            raise self._failure
-        return 0, self._cursor.state()
-
-    def _position(self) -> State:
-        if self._failure is not None:
-            raise self._failure
-        return super()._position()
-
-    def close(self) -> None:
-        if self._failure is None:
-            super().close()

@@ -1,11 +1,7 @@
-"""What this worker's replicas get in each step, before it is placed on their devices.
-
-`BatchShares` cuts global batches; `ElementShares` gives every replica the next element, unchanged.
-"""
+"""What this worker's replicas get in each step, before it is placed on their devices: `BatchShares` or `ElementShares`."""
 
 import abc
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,17 +11,13 @@ import numpy as np
 from ...errors import DatasetError, ElementError
 from ...replicas._topology import Topology
 from ...runtime._jax_dtypes import in_jax_dtype
-from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, describe, known
-from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
-from ..sharding._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
+from ..graph._graph import Node, State
+from ..graph._structure import TensorSpec, component_names, flatten
 
 # Receives this worker's rows of one component in replica order, and the number of rows for each of its replicas. If there
 # is only one replica in all, it receives the whole component; the sizes are then its leading size, or () for a scalar.
 # Returns what the user sees.
 Place = Callable[[np.ndarray, tuple[int, ...]], Any]
-
-# Receives one component of the elements of this worker's replicas, in replica order. Returns what the user sees.
-PlaceEach = Callable[[Sequence[Any]], Any]
 
 
 class WorkersPlace(Protocol):
@@ -46,9 +38,6 @@ class WorkersPlace(Protocol):
     def states(self, state: State) -> list[State]:
         """Return the states that all workers passed, in worker order."""
         ...
-
-
-MISSING = object()  # stands for the element of a replica that gets none
 
 
 @dataclasses.dataclass
@@ -199,285 +188,6 @@ class Shares(abc.ABC):
         """Return a step without rows."""
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchShares(Shares):
-    """The chunks of global batches that belong to this worker.
-
-    Args:
-        node: The graph that yields the batches.
-        topology: The workers and replicas.
-        place: Places one component.
-        shared: Whether all workers see the same batches and share each of them. Otherwise the batches are this worker's own.
-        whole: The graph that all workers read together, because a worker without elements cannot find out its spec by itself.
-        workers: Places batches, instead of `place`, if devices of several workers take part.
-        by_files: Whether the batches are this worker's own because it reads files of its own.
-
-    Raises:
-        DatasetError: If a component is a scalar and there is more than one replica.
-        ElementError: If the components have different batch sizes.
-    """
-
-    node: Node
-    topology: Topology
-    place: Place
-    shared: bool
-    whole: Node
-    workers: WorkersPlace | None = None
-    by_files: bool = False
-
-    def __post_init__(self) -> None:
-        if self.topology.num_replicas > 1 and self.whole.spec is not None:
-            leaves, structure = flatten(self.whole.spec)
-            _check_no_datasets(leaves, structure)
-            _check_sizes([leaf.shape for leaf in leaves], structure, self.topology.num_replicas)
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        return (self.node,)
-
-    @property
-    def description(self) -> str:
-        return describe(self.whole)
-
-    @property
-    def spec(self) -> Any:
-        if self.whole.spec is None or self.topology.num_replicas == 1:
-            return self.whole.spec
-
-        def local(leaf: TensorSpec) -> PerReplicaSpec:
-            size = static_chunk_size(leaf.shape[0], self.topology.num_replicas)
-            return PerReplicaSpec(TensorSpec((size, *leaf.shape[1:]), leaf.dtype), self.topology.replicas_per_worker)
-
-        return map_leaves(local, self.whole.spec)
-
-    @property
-    def cardinality(self) -> int:
-        size = self.node.cardinality
-        if self.ends_everywhere or not known(size) or self.whole.spec is None:
-            return size
-        sizes = {leaf.shape[0] for leaf in flatten(self.whole.spec)[0]}
-        batch_size = sizes.pop() if len(sizes) == 1 else None
-        return UNKNOWN if batch_size is None and size else size * len(self.cut(batch_size or 0))
-
-    @property
-    def ends_everywhere(self) -> bool:
-        return self.shared or self.topology.num_workers == 1
-
-    def cut(self, batch_size: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the first row and the sizes of this worker's replicas, for each step that a batch lasts."""
-        return (worker_chunk(batch_size, self.topology),) if self.shared else own_steps(batch_size, self.topology)
-
-    def of_batch(self, element: Any) -> list[Share]:
-        """Return the steps of one batch."""
-        leaves, structure = flatten(element)
-        _check_no_datasets(leaves, structure)
-        arrays = [np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None) for leaf in leaves]
-        if self.topology.num_replicas == 1:
-            rows = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
-            return [Share(structure, [(array, array.shape[:1]) for array in arrays], self.place, rows)]
-        _check_sizes([array.shape for array in arrays], structure, self.topology.num_replicas)
-        cuts = self.cut(len(arrays[0]) if arrays else 0)
-        if self.workers is not None:
-            return self._of_workers(structure, arrays, cuts)
-        return [
-            Share(structure, [(array[start : start + sum(sizes)], sizes) for array in arrays], self.place, sum(sizes))
-            for start, sizes in cuts
-        ]
-
-    def _of_workers(self, structure: Any, arrays: list[np.ndarray], cuts: Any) -> list[Share]:
-        assert self.workers is not None, "only called then"
-        if self.shared:
-            sizes = chunk_sizes(len(arrays[0]) if arrays else 0, self.topology.num_replicas)
-            rows = sum(cuts[0][1])
-            return [Share(structure, [(array, sizes) for array in arrays], self.workers.whole, rows)]
-        return [
-            Share(structure, [(_rows(array, start, sizes),) for array in arrays], self.place, sum(sizes), self.workers)
-            for start, sizes in cuts
-        ]
-
-    @property
-    def asks_others(self) -> bool:
-        return self.workers is not None and not self.shared
-
-    def open(self, state: State | None = None) -> "BatchShareCursor":
-        cursor = BatchShareCursor(self, self.node.open(state and state["source"]))
-        if state:
-            cursor.go_to(state["step"])
-        return cursor
-
-    def nothing(self) -> Share:
-        leaves, structure = _known(self.whole.spec)
-        sizes = (0,) * self.topology.replicas_per_worker
-        if self.workers is not None:
-            return Share(structure, [([_no_rows(leaf) for _ in sizes],) for leaf in leaves], self.place, 0, self.workers)
-        return Share(structure, [(_no_rows(leaf), sizes) for leaf in leaves], self.place, 0)
-
-
-class BatchShareCursor(ShareCursor):
-    """Holds the remaining steps of one batch. Its position is where that batch began, and the step within it.
-
-    It also says how many passes have begun, because workers that go on from here share their files anew after them.
-    """
-
-    def __init__(self, shares: BatchShares, source: Cursor) -> None:
-        self.shares, self.source = shares, source
-        self.left: deque[Share] = deque()
-        self.before: State | None = None
-        self.step = 0
-
-    def go_to(self, step: int) -> None:
-        """Go to this step of the batch at the source's position."""
-        if step and self._read():
-            for _ in range(step):
-                self.next()
-
-    def _read(self) -> bool:
-        self.before = None if self.shares.shared else self.source.state()
-        one = self.source.pull_one()
-        self.step = 0
-        if one is not None:
-            self.left.extend(self.shares.of_batch(one[0]))
-        return one is not None
-
-    def next(self) -> Share | None:
-        if not (self.left or self._read()):
-            return None
-        self.step += 1
-        return self.left.popleft()
-
-    def next_run(self, count: int) -> Run | None:
-        if self.left or self.shares.topology.num_workers > 1:
-            return None
-        begin = self.source.state()
-        pulled = self.source.pull_run(count)
-        if pulled is None:
-            return None
-        (columns, structure), size = flatten(pulled[0]), pulled[1]
-        sizes = (size,) if self.shares.topology.num_replicas == 1 else self.shares.cut(size)[0][1]
-        return Run(structure, columns, count, sizes, begin, self.source.num_passes, self.shares.place)
-
-    def state(self) -> State:
-        step, source = (self.step, self.before) if self.left else (0, self.source.state())
-        return {"step": step, "source": source, "passes": self.source.num_passes}
-
-    def fix(self) -> None:
-        self.source.fix()
-
-    @property
-    def num_skipped(self) -> int:
-        return self.source.num_skipped
-
-    def close(self) -> None:
-        self.source.close()
-
-
-@dataclasses.dataclass(frozen=True)
-class ElementShares(Shares):
-    """The next element for each replica in turn, unchanged.
-
-    Args:
-        sources: One graph that all replicas of this worker read from, or one for each.
-        topology: The workers and replicas.
-        place: Places one component.
-        workers: Places batches, instead of `place`, if devices of several workers take part.
-    """
-
-    sources: tuple[Node, ...]
-    topology: Topology
-    place: PlaceEach
-    workers: WorkersPlace | None = None
-
-    @property
-    def asks_others(self) -> bool:
-        return self.workers is not None
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        return self.sources
-
-    @property
-    def description(self) -> str:
-        return " | ".join(map(describe, self.sources))
-
-    @property
-    def element_spec(self) -> Any:
-        """The spec of the elements."""
-        return next((node.spec for node in self.nodes if node.spec is not None), None)
-
-    @property
-    def spec(self) -> Any:
-        if self.topology.num_replicas == 1 or self.element_spec is None:
-            return self.element_spec
-        return map_leaves(lambda leaf: PerReplicaSpec(leaf, self.topology.replicas_per_worker), self.element_spec)
-
-    @property
-    def cardinality(self) -> int:
-        sizes = [node.cardinality for node in self.nodes]
-        if INFINITE in sizes or UNKNOWN in sizes:
-            return INFINITE if INFINITE in sizes else UNKNOWN
-        return max(sizes) if len(sizes) > 1 else -(-sizes[0] // self.topology.replicas_per_worker)
-
-    @property
-    def ends_everywhere(self) -> bool:
-        return self.topology.num_workers == 1
-
-    def open(self, state: State | None = None) -> "ElementShareCursor":
-        states = state["sources"] if state else [None] * len(self.nodes)
-        return ElementShareCursor(self, [node.open(each) for node, each in zip(self.nodes, states, strict=True)])
-
-    def of_elements(self, elements: list[Any]) -> Share:
-        """Return the step with one element, or `MISSING`, per replica; at least one is an element."""
-        flat = [flatten(element) for element in elements if element is not MISSING]
-        first, structure = flat[0]
-        for _, its in flat:
-            if its != structure:
-                raise ElementError(
-                    "distribute_datasets_from_function: the elements for the replicas of one step must have the same structure. "
-                    f"Found {show_structure(structure)} and {show_structure(its)}."
-                )
-        rest = iter(leaves for leaves, _ in flat)
-        nothing = [no_rows_like(leaf) for leaf in first]
-        rows = [nothing if element is MISSING else next(rest) for element in elements]
-        num_examples = sum(np.shape(leaves[0])[0] if np.ndim(leaves[0]) else 1 for leaves, _ in flat if leaves)
-        columns = [(list(column),) for column in zip(*rows, strict=True)]
-        return Share(structure, columns, self.place, num_examples, self.workers)
-
-    def nothing(self) -> Share:
-        leaves, structure = _known(self.element_spec)
-        count = self.topology.replicas_per_worker
-        return Share(structure, [([_no_rows(leaf)] * count,) for leaf in leaves], self.place, 0, self.workers)
-
-
-class ElementShareCursor(ShareCursor):
-    """Pulls one element per replica."""
-
-    def __init__(self, shares: ElementShares, sources: list[Cursor]) -> None:
-        self.shares, self.sources = shares, sources
-
-    def next(self) -> Share | None:
-        count = self.shares.topology.replicas_per_worker
-        asked = self.sources if len(self.sources) > 1 else self.sources * count
-        elements = [MISSING if (one := source.pull_one()) is None else one[0] for source in asked]
-        return None if all(element is MISSING for element in elements) else self.shares.of_elements(elements)
-
-    def state(self) -> State:
-        return {"sources": [source.state() for source in self.sources]}
-
-    @property
-    def num_skipped(self) -> int:
-        return sum(source.num_skipped for source in self.sources)
-
-    def close(self) -> None:
-        for source in self.sources:
-            source.close()
-
-
-def no_rows_like(leaf: Any) -> np.ndarray:
-    """Return the empty share of a replica where others get ``leaf``; for a scalar it is an empty vector."""
-    array = np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None)
-    return np.empty((0, *array.shape[1:]), array.dtype)
-
-
 def _in_jax_dtype(column: Any, structure: Any, number: int) -> Any:
     """Return a component, or a list of those of each replica, in the dtype that JAX gives it."""
     if isinstance(column, list):
@@ -489,47 +199,20 @@ def _in_jax_dtype(column: Any, structure: Any, number: int) -> Any:
     return in_jax_dtype(column, name, error=ElementError, mend="in the dataset, with `map`")
 
 
-def _rows(array: np.ndarray, start: int, sizes: tuple[int, ...]) -> list[np.ndarray]:
-    ends = [start + sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [array[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-def _no_rows(spec: TensorSpec) -> np.ndarray:
+def no_rows(spec: TensorSpec) -> np.ndarray:
+    """Return an array without rows."""
     return np.empty((0, *(size or 0 for size in spec.shape[1:])), spec.dtype)
 
 
-def _known(spec: Any) -> tuple[list[TensorSpec], Any]:
+def known_spec(spec: Any) -> tuple[list[TensorSpec], Any]:
+    """Return the leaves and the structure of a spec.
+
+    Raises:
+        DatasetError: If it is not known.
+    """
     if spec is None:
         raise DatasetError(
             "This worker has no elements, so it cannot know what the other workers' elements look like. Give every worker at "
             "least one element, or declare their spec: `Dataset.from_generator(fn, output_signature=...)`."
         )
     return flatten(spec)
-
-
-def _check_no_datasets(leaves: list[Any], structure: Any) -> None:
-    """Check that no component is a dataset, or the spec of one."""
-    for i, leaf in enumerate(leaves):
-        if hasattr(leaf, "element_spec"):
-            raise DatasetError(
-                f"{component_names(structure)[i]} of the dataset is a dataset itself, which replicas cannot share. Make elements "
-                "of it first, as `window(3).flat_map(lambda window: window.batch(3))` does."
-            )
-
-
-def _check_sizes(shapes: list[tuple[int | None, ...]], structure: Any, num_replicas: int) -> None:
-    """Check that every component has rows, and that all have the same number."""
-    for i, shape in enumerate(shapes):
-        if not shape:
-            raise DatasetError(
-                f"{component_names(structure)[i]} of the dataset is a scalar, which {num_replicas} replicas cannot "
-                "share: every component needs the global batch as its leading dimension. "
-                "Call `batch(global_batch_size)` on the dataset, after `enumerate` and `map`s that reduce a batch."
-            )
-    if len({shape[0] for shape in shapes if shape[0] is not None}) > 1:
-        sizes = ", ".join(f"{name} has shape {shape}" for name, shape in zip(component_names(structure), shapes, strict=True))
-        raise ElementError(
-            f"All components of a global batch need the same leading size to be split over {num_replicas} replicas, "
-            f"but {sizes}. If these are single examples, call `batch(global_batch_size)` on the dataset. If they are batches, zip "
-            "the datasets before `batch`, or reshape the components in `map`."
-        )

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from ...storage._counts import Counts
-from ..graph._watch import Stage
+from ..graph._watch import Stage, Stages
 
 _NOW = ("num_ready", "buffer_size", "seconds_waiting_by_stage", "epochs_by_source")  # what is no sum over time, or not a single one
 
@@ -119,57 +119,59 @@ class InputStats:
 
 
 class Meter:
-    """Measures with two looks at the clock per element."""
+    """Measures with two looks at the clock per element.
+
+    Attributes:
+        counts: What reading files has taken.
+        stages: The stages of the pipelines.
+        placing: The stage that copies to the devices.
+        others: The stage that exchanges with other workers.
+        skipped_before: The number of records that were left out in what has been read to its end.
+    """
 
     def __init__(self) -> None:
-        self.num_steps = self.num_examples = 0
-        self.first = self.asked = self.last = 0.0
-        self.waiting = 0.0
+        self._num_steps = self._num_examples = 0
+        self._first = self._asked = self._last = 0.0
+        self._waiting = 0.0
+        self.counts, self.stages = Counts(), Stages()
+        self.placing, self.others = Stage("placing"), Stage("other workers")
+        self.skipped_before = 0
 
     def ask(self) -> None:
         """Note that the consumer begins to wait."""
-        self.asked = time.perf_counter()
-        self.first = self.first or self.asked
+        self._asked = time.perf_counter()
+        self._first = self._first or self._asked
 
     def end(self) -> None:
         """Note that the consumer waits no longer: it gets an element, or an error, or hears that there is no more."""
-        self.last = time.perf_counter()
-        self.waiting += self.last - self.asked
+        self._last = time.perf_counter()
+        self._waiting += self._last - self._asked
 
     def answer(self, num_examples: int) -> None:
         """Note that the consumer gets an element with `num_examples` rows."""
         self.end()
-        self.num_steps += 1
-        self.num_examples += num_examples
+        self._num_steps += 1
+        self._num_examples += num_examples
 
-    def stats(
-        self,
-        num_ready: int,
-        buffer_size: int,
-        num_skipped: int,
-        counts: Counts,
-        stages: Iterable[Stage],
-        *,
-        epochs: Mapping[str, float],
-    ) -> InputStats:
+    def stats(self, num_ready: int, buffer_size: int, num_skipped: int, epochs: Mapping[str, float]) -> InputStats:
         """Return what was measured so far."""
         by_stage: dict[str, float] = {}
-        for stage in stages:
+        for stage in (*(stage for _, stage in self.stages), self.placing, self.others):
             if stage.waited:
                 by_stage[stage.label] = by_stage.get(stage.label, 0.0) + stage.waited
         return InputStats(
-            self.num_steps,
-            self.num_examples,
-            self.last - self.first if self.last else 0.0,  # the first element may still be waited for
-            self.waiting,
+            self._num_steps,
+            self._num_examples,
+            self._last - self._first if self._last else 0.0,  # the first element may still be waited for
+            self._waiting,
             num_ready,
             buffer_size,
-            num_skipped,
-            counts.file_bytes,
-            counts.store_bytes,
-            counts.cache_hits,
-            counts.cache_misses,
-            counts.retries,
+            self.skipped_before + num_skipped,
+            self.counts.file_bytes,
+            self.counts.store_bytes,
+            self.counts.cache_hits,
+            self.counts.cache_misses,
+            self.counts.retries,
             by_stage,
             epochs,
         )

@@ -4,6 +4,7 @@ import atexit
 import os
 import threading
 import time
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -101,6 +102,7 @@ class _Channel:
         self.ahead = ahead
         self.items: deque[Any] = deque()
         self.error: BaseException | None = None
+        self.traceback: types.TracebackType | None = None  # of the error when it came
         self.ended = False
         self.closed = False
         self.changed = threading.Condition(threading.RLock())

@@ -12,7 +12,6 @@ import hashlib
 import operator
 import os
 import random
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...runtime._users_code import CLOSED, is_users
+from ...runtime._users_code import CLOSED, is_of_users
 
 _WHOLE = 256 << 20  # bytes; of larger arrays, only rows spread over all of the array are read
 _SPREAD_ROWS = 4096
@@ -112,7 +111,7 @@ class Fingerprint:
 
     def _function(self, fn: types.FunctionType, depth: int) -> None:
         self.say("function", fn.__qualname__)
-        if not is_users(fn.__code__.co_filename):
+        if not is_of_users(fn):
             self.say(fn.__module__)
         else:
             self.code(fn.__code__, depth)
@@ -153,7 +152,7 @@ class Fingerprint:
         elif callable(getattr(kind, "__array__", None)):  # for example a pandas table or a Keras variable
             self.array(np.asarray(value))
         else:
-            if is_users(getattr(sys.modules.get(module), "__file__", None) or ""):
+            if is_of_users(kind):
                 self._items(_methods(kind), depth)
             if _is_layer(value):
                 self._layer(value, depth)

@@ -9,6 +9,7 @@ import abc
 import contextvars
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
@@ -21,6 +22,10 @@ UNKNOWN = -2
 
 # A position: ints, strings, None, and dicts and lists of them, which JSON can hold.
 State = dict[str, Any]
+
+# Metadata of a node's fields, for the fingerprints of pipelines. Fields without any are settings, which are compared as values.
+NOT_COMPARED = {"compared": "no"}  # does not decide on the elements, or is in positions or the label: threads, counters, caches
+FUNCTION = {"compared": "as a function"}  # the user's
 
 # Returns the elements with these numbers (int64), in this order. There is at least one number. If an element has another structure
 # than the first, those before it are returned alone.
@@ -78,6 +83,24 @@ class Cursor(abc.ABC):
     def num_passes(self) -> int:
         """The number of passes of the outermost `repeat` that have begun, at least as many as were returned from; 0 without one."""
         return 0
+
+
+class Counting(Cursor):
+    """A cursor that makes any element from its number. Its position is the number of the next one, below ``size``."""
+
+    def __init__(self, position: int, size: int = sys.maxsize) -> None:
+        self.position, self.size = position, size
+
+    def skip(self, count: int) -> int:
+        skipped = min(count, max(0, self.size - self.position))
+        self.position += skipped
+        return skipped
+
+    def reset(self) -> None:
+        self.position = 0
+
+    def state(self) -> State:
+        return {"next": self.position}
 
 
 class Through(Cursor):
@@ -142,7 +165,7 @@ watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("replic
 class Node(abc.ABC):
     """One transform (or source) and the nodes that it reads."""
 
-    inputs: tuple["Node", ...]
+    inputs: tuple["Node", ...] = dataclasses.field(metadata=NOT_COMPARED)
 
     is_made_on_its_own_thread = False  # whether those who ask for elements only wait for a thread, which tells what it does
 

@@ -6,15 +6,15 @@ takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF, a worker's batch
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
-from ..files._files import FileNames, FileParts, ReadFiles
-from ..graph._graph import Node, nodes, rewrite, sample
-from ..graph._structure import STRING, flatten
+from ..files._file_names import FileNames, FileParts
+from ..files._files import ReadFiles
+from ..graph._graph import Node, rewrite
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ..transforms._cache_file import FileStore
@@ -25,8 +25,7 @@ from ..transforms.mixtures._interleave import Interleave
 from ..transforms.mixtures._sample_from import Sample
 from ..transforms.order._global_shuffle import GlobalShuffle
 from ..transforms.order._group_shuffle import GroupShuffle
-from ..transforms.order._nested_orders import NestedOrders
-from ..transforms.order._shuffle import Drawing
+from ._facts import PipelineFacts, Source, names_of, num_files
 
 _OF_ZIP = "`zip` pairs elements by their places, which shares of files would change"
 _OF_MIXTURES = "`sample_from_datasets` draws one sequence, whatever the number of workers"
@@ -48,84 +47,71 @@ class Sharding:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Source:
-    """A node without inputs. ``read`` says that its elements name files which are read later."""
+class Division:
+    """How some workers share a pipeline, which is the same for all of them: by a policy, DATA, FILE or OFF, for a reason."""
 
-    node: Node
-    read: bool
+    facts: PipelineFacts
+    num_workers: int
+    policy: AutoShardPolicy
+    reason: str
 
-    @property
-    def has_files(self) -> bool:
-        return isinstance(self.node, FileNames) or (self.read and _is_named(self.node))
+    def of_worker(self, index: int) -> tuple[Node, Sharding]:
+        """Return the graph that a worker opens, and what that means."""
+        node = self.facts.node
+        if self.num_workers == 1 or self.policy is AutoShardPolicy.OFF:
+            return node, Sharding(self.policy, self.reason)
+        if self.policy is AutoShardPolicy.DATA:
+            return in_agreement(node), Sharding(self.policy, self.reason)
+
+        def own_files(source: Node) -> Node:
+            if isinstance(source, Rows):
+                tables = tuple(table[index :: self.num_workers] for table in source.tables)
+                return dataclasses.replace(source, size=len(tables[0]), tables=tables)
+            assert isinstance(source, Foreign)
+            own = source.of_worker(self.num_workers, index)
+            assert own is not None, "decided before"
+            return own
+
+        files = tuple(name for source in self.facts.sources for name in names_of(own_files(source.node)))
+        suffix = f".worker-{index}-of-{self.num_workers}"
+        return _rewrite_sources(node, own_files, suffix), Sharding(self.policy, self.reason, files)
 
 
-def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShardPolicy) -> tuple[Node, Sharding]:
-    """Return the graph that worker ``worker_index`` of ``num_workers`` opens instead of ``node``, and the decision.
+def divided(facts: PipelineFacts, num_workers: int, policy: AutoShardPolicy) -> Division:
+    """Return how ``num_workers`` share a pipeline.
 
     Args:
-        node: The graph that yields global batches.
+        facts: The facts of the graph that yields global batches.
         num_workers: The number of workers that share it.
-        worker_index: The number of this worker, counted from 0.
         policy: The policy. AUTO stands for FILE if everything is read from files and there are enough of them, else for DATA.
 
     Raises:
         DatasetError: If the policy is FILE and there are fewer files than workers, or a source cannot be shared.
 
     >>> from replicant.data import Dataset
-    >>> autoshard(Dataset.range(8).batch(4).node, 2, 0, AutoShardPolicy.AUTO)[1]
+    >>> divided(PipelineFacts(Dataset.range(8).batch(4).node), 2, AutoShardPolicy.AUTO).of_worker(0)[1]
     Sharding(policy=<AutoShardPolicy.DATA: 2>, reason='the dataset reads no files', files=None)
     """
-    whole = node
+    by_parts = facts
     if policy in (AutoShardPolicy.AUTO, AutoShardPolicy.FILE):
-        node = rewrite(node, lambda each: _in_parts(each, num_workers))
-    sources = list(_sources(node))
-    if policy is AutoShardPolicy.AUTO and num_workers > 1 and any(isinstance(each, Sample) for each in nodes(node)):
-        _check_same(sources, num_workers)
-        policy, reason = AutoShardPolicy.DATA, _OF_MIXTURES
-    else:
-        asked = policy
-        policy, reason = _decided(sources, num_workers, policy)
-        if asked is AutoShardPolicy.AUTO and policy is AutoShardPolicy.FILE and (why := _why_one_sequence(node)):
-            policy, reason = AutoShardPolicy.DATA, why
-    if policy is not AutoShardPolicy.FILE:
-        node = whole
-    if num_workers == 1 or policy is AutoShardPolicy.OFF:
-        return node, Sharding(policy, reason)
-    if policy is AutoShardPolicy.DATA:
-        return in_agreement(node), Sharding(policy, reason)
-
-    def own_files(source: Node) -> Node:
-        if isinstance(source, Rows):
-            tables = tuple(table[worker_index::num_workers] for table in source.tables)
-            return dataclasses.replace(source, size=len(tables[0]), tables=tables)
-        assert isinstance(source, Foreign)
-        own = source.of_worker(num_workers, worker_index)
-        assert own is not None, "decided before"
-        return own
-
-    suffix = f".worker-{worker_index}-of-{num_workers}"
-    names = [name for source in sources for name in _names(own_files(source.node))]
-    return _rewrite_sources(node, own_files, suffix), Sharding(policy, reason, tuple(names))
+        by_parts = facts.of_graph(rewrite(facts.node, lambda each: _in_parts(each, num_workers)))
+    if policy is AutoShardPolicy.AUTO and num_workers > 1 and facts.of(Sample):
+        _check_same(by_parts.sources, num_workers)
+        return Division(facts, num_workers, AutoShardPolicy.DATA, _OF_MIXTURES)
+    decided, reason = _decided(by_parts.sources, num_workers, policy)
+    if policy is AutoShardPolicy.AUTO and decided is AutoShardPolicy.FILE and (why := _why_one_sequence(facts)):
+        return Division(facts, num_workers, AutoShardPolicy.DATA, why)
+    return Division(by_parts if decided is AutoShardPolicy.FILE else facts, num_workers, decided, reason)
 
 
-def files_of(node: Node) -> list[str]:
-    """Return the names of the files that are read, as far as sources name them."""
-    return [name for source in _sources(node) if source.has_files for name in _names(source.node)]
-
-
-def unseeded_shuffle(node: Node) -> Drawing | None:
-    """Return a shuffle, or another node that draws, whose order depends on a number that every process draws for itself."""
-    return next((each for each in nodes(node) if isinstance(each, Drawing) and each.seed is None), None)
-
-
-def _decided(sources: list[_Source], num_workers: int, policy: AutoShardPolicy) -> tuple[AutoShardPolicy, str]:
+def _decided(sources: Sequence[Source], num_workers: int, policy: AutoShardPolicy) -> tuple[AutoShardPolicy, str]:
     """The decision for DATA, FILE or OFF, and the reason."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
         return AutoShardPolicy.OFF, f"AutoShardPolicy.{policy.name} was asked for"
     if num_workers == 1:
         return AutoShardPolicy.DATA, "there is one worker, which reads everything"
     if policy is AutoShardPolicy.AUTO and all(source.has_files and source.read for source in sources):
-        fewest = min(_num_files(source.node) for source in sources)
+        fewest = min(num_files(source.node) for source in sources)
         if fewest >= num_workers:
             parts = " row groups" if any(isinstance(source.node, FileParts) for source in sources) else ""
             return AutoShardPolicy.FILE, f"everything is read from files, and {fewest}{parts} are enough for {num_workers} workers"
@@ -138,14 +124,14 @@ def _decided(sources: list[_Source], num_workers: int, policy: AutoShardPolicy) 
     return AutoShardPolicy.DATA, _why_not_files(sources, num_workers)
 
 
-def _why_one_sequence(node: Node) -> str | None:
+def _why_one_sequence(facts: PipelineFacts) -> str | None:
     """Why shares of files would be other elements, or in another order, than all workers are meant to see; None if they are not."""
-    if any(isinstance(each, Zip) for each in nodes(node)):
+    if facts.of(Zip):
         return _OF_ZIP
-    return _OF_GLOBAL_SHUFFLES if any(isinstance(each, GlobalShuffle | GroupShuffle) for each in nodes(node)) else None
+    return _OF_GLOBAL_SHUFFLES if facts.of(GlobalShuffle, GroupShuffle) else None
 
 
-def _why_not_files(sources: list[_Source], num_workers: int) -> str:
+def _why_not_files(sources: Sequence[Source], num_workers: int) -> str:
     for source in sources:
         if isinstance(source.node, Foreign):
             return f"a {source.node.kind} is shared by files only if AutoShardPolicy.FILE is asked for"
@@ -157,10 +143,10 @@ def _why_not_files(sources: list[_Source], num_workers: int) -> str:
     if len(with_files) < len(sources):
         other = next(source.node for source in sources if not (source.has_files and source.read))
         return f"not everything is read from files: {other.label} is not"
-    return f"{_count(min(map(_num_files, with_files)))} cannot be shared among {num_workers} workers"
+    return f"{_count(min(map(num_files, with_files)))} cannot be shared among {num_workers} workers"
 
 
-def _check_files(sources: list[_Source], num_workers: int) -> None:
+def _check_files(sources: Sequence[Source], num_workers: int) -> None:
     """Check that every source can be shared by files.
 
     Raises:
@@ -179,14 +165,14 @@ def _check_files(sources: list[_Source], num_workers: int) -> None:
                 f"AutoShardPolicy.FILE shares the files of a dataset among the {num_workers} workers, but {node.label} reads "
                 f"0 files. {remedy}"
             )
-        if _num_files(node) < num_workers:
+        if num_files(node) < num_workers:
             raise DatasetError(
-                f"AutoShardPolicy.FILE cannot share {_count(_num_files(node))} among {num_workers} workers: each needs "
+                f"AutoShardPolicy.FILE cannot share {_count(num_files(node))} among {num_workers} workers: each needs "
                 f"at least one. Write the data to {num_workers} files or more. Or: {remedy}"
             )
 
 
-def _check_same(sources: list[_Source], num_workers: int) -> None:
+def _check_same(sources: Sequence[Source], num_workers: int) -> None:
     for source in sources:
         node = source.node
         if isinstance(node, Foreign) and not node.same_everywhere:
@@ -196,14 +182,6 @@ def _check_same(sources: list[_Source], num_workers: int) -> None:
                 "`fn(context)` makes the share of worker `context.input_pipeline_id` of `context.num_input_pipelines`. Or "
                 "set AutoShardPolicy.OFF if every worker's own share is what it yields."
             )
-
-
-def _sources(node: Node, read: bool = False) -> list[_Source]:
-    """The nodes without inputs, in order."""
-    if not node.inputs:
-        return [_Source(node, read)]
-    read = read or _reads(node)
-    return [source for child in node.inputs for source in _sources(child, read)]
 
 
 def _rewrite_sources(node: Node, fn: Callable[[Node], Node], suffix: str) -> Node:
@@ -227,14 +205,6 @@ def in_agreement(node: Node) -> Node:
     return rewrite(node, lambda each: dataclasses.replace(each, alike=True) if isinstance(each, Interleave) else each)
 
 
-def _reads(node: Node) -> bool:
-    """Whether a node reads the files that its input names."""
-    if isinstance(node, Interleave):
-        element = sample(node.input)
-        return element is not None and any(_reads(each) for each in nodes(node.child(element, NestedOrders())))
-    return isinstance(node, ReadFiles)
-
-
 def _in_parts(node: Node, num_workers: int) -> Node:
     """The node, changed to read row groups instead of whole files if there are too few files but enough row groups."""
     if not isinstance(node, ReadFiles) or type(node.input) is not FileNames or node.input.size >= num_workers:
@@ -245,23 +215,6 @@ def _in_parts(node: Node, num_workers: int) -> Node:
         return node
     tables = np.repeat(names, counts), np.concatenate([np.arange(count) for count in counts])
     return node.with_inputs(FileParts(size=sum(counts), tables=tables))
-
-
-def _is_named(node: Node) -> bool:
-    return isinstance(node, Rows) and any(leaf.dtype == STRING for leaf in flatten(node.spec)[0])
-
-
-def _names(node: Node) -> list[str]:
-    if not isinstance(node, Rows):
-        return [node.label]
-    if isinstance(node, FileParts):
-        return [f"{os.fsdecode(name)} (row group {part})" for name, part in zip(*node.tables, strict=True)]
-    specs = flatten(node.spec)[0]
-    return [os.fsdecode(name) for table, spec in zip(node.tables, specs, strict=True) if spec.dtype == STRING for name in table]
-
-
-def _num_files(node: Node) -> int:
-    return node.size if isinstance(node, Rows) else 0
 
 
 def _count(number: int) -> str:

@@ -7,7 +7,7 @@ The workers that go on read what each of the others had left, all of it to the s
 import dataclasses
 from collections.abc import Callable
 
-from ..graph._graph import INFINITE, Node, nodes, sample
+from ..graph._graph import INFINITE, Node, nodes
 from ..sources._foreign import Foreign
 from ..transforms.batches._batch import Batch, Unbatch
 from ..transforms.batches._padded import PaddedBatch
@@ -16,7 +16,6 @@ from ..transforms.elements._map import Filter, Map
 from ..transforms.memory._prefetch import Prefetch
 from ..transforms.mixtures._combine import Zip
 from ..transforms.mixtures._interleave import Interleave
-from ..transforms.order._nested_orders import NestedOrders
 from ..transforms.order._shuffle import Shuffle
 
 # They lose nothing if their input ends after a pass, and begin anew with the next. Others count or remember over passes.
@@ -73,8 +72,6 @@ def _is_endless(node: Node) -> bool:
         return True
     if isinstance(node, Zip):
         return all(map(_is_endless, node.inputs))
-    if isinstance(node, Interleave) and (element := sample(node.input)) is not None:
-        made = node.child(element, NestedOrders())
-        if made.cardinality == INFINITE or _is_endless(made):
-            return True
+    if isinstance(node, Interleave) and (first := node.first()) is not None:
+        return first.cardinality == INFINITE or _is_endless(first) or _is_endless(node.input)
     return any(map(_is_endless, node.inputs))

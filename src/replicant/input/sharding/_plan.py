@@ -8,17 +8,8 @@ from ...errors import DatasetError
 from ...replicas._topology import Topology
 from .._options import AutoShardPolicy
 from .._profile import InputProfile
-from ..graph._graph import Node, known
-from ..graph._structure import flatten
-from ..transforms._ignore_errors import IgnoreErrors
-from ..transforms.batches._batch import Batch
-from ..transforms.elements._map import Map
-from ..transforms.elements._stateful import Scan, TakeWhile
-from ..transforms.memory._cache import Cache
-from ..transforms.memory._prefetch import Prefetch
-from ..transforms.mixtures._sample_from import Choose, Sample
-from ._autoshard import Sharding, autoshard
-from ._elastic import why_not_elastic
+from ._autoshard import Sharding, divided
+from ._facts import PipelineFacts
 from ._rebatch import own_steps, worker_chunk
 
 Steps = tuple[tuple[int, ...], ...]  # rows of a worker's replicas, for each step that one batch lasts
@@ -98,33 +89,33 @@ class InputPlan:
         return {**dataclasses.asdict(self), "policy": self.policy.name, "is_elastic": self.is_elastic}
 
 
-def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_per_worker: int) -> InputPlan:
+def input_plan(facts: PipelineFacts, policy: AutoShardPolicy, num_workers: int, replicas_per_worker: int) -> InputPlan:
     """Make the plan for a dataset of global batches.
 
     Raises:
         DatasetError: If it cannot be shared by this policy.
     """
-    batch_size, last = batch_sizes(node)
-    sharded = [autoshard(node, num_workers, worker, policy) for worker in range(num_workers)]
-    sharding = sharded[0][1]
-    last = last if sharding.files is None else None  # that depends on what the files hold
+    batch_size, last = facts.batch_sizes
+    division = divided(facts, num_workers, policy)
+    sharded = [division.of_worker(worker) for worker in range(num_workers)]
+    last = last if division.policy is not AutoShardPolicy.FILE else None  # that depends on what the files hold
     topologies = [Topology(num_workers, worker, replicas_per_worker) for worker in range(num_workers)]
     workers = tuple(
         WorkerPlan(topology.local_replica_ids, its.files, cut_steps(batch_size, topology, its), cut_steps(last, topology, its))
         for topology, (_, its) in zip(topologies, sharded, strict=True)
     )
-    return InputPlan(sharding.policy, sharding.reason, batch_size, last, workers, _bound(node, policy))
+    return InputPlan(division.policy, division.reason, batch_size, last, workers, _bound(facts, policy))
 
 
-def _bound(node: Node, policy: AutoShardPolicy) -> str | None:
+def _bound(facts: PipelineFacts, policy: AutoShardPolicy) -> str | None:
     """Why positions are bound to a number of workers. If two workers read everything, then more do, which have fewer files each."""
     try:
-        sharding = autoshard(node, 2, 0, policy)[1]
+        sharing = divided(facts, 2, policy).policy
     except DatasetError:
         return "others cannot share the data at all"
-    if sharding.policy is AutoShardPolicy.OFF:
+    if sharing is AutoShardPolicy.OFF:
         return "each reads its own part"
-    return None if sharding.shared else why_not_elastic(node)
+    return None if sharing is AutoShardPolicy.DATA else facts.why_not_elastic
 
 
 def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) -> Steps:
@@ -134,23 +125,6 @@ def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) ->
     if sharding.shared:
         return (worker_chunk(batch_size, topology)[1],)
     return tuple(sizes for _, sizes in own_steps(batch_size, topology))
-
-
-def batch_sizes(node: Node) -> tuple[int | None, int | None]:
-    """Return the rows of a global batch, and of the last one if it is smaller; None if they are not known."""
-    batch, whole = node, True
-    while isinstance(batch, Map | Prefetch | Cache | Scan | TakeWhile | IgnoreErrors):
-        whole = whole and not isinstance(batch, TakeWhile | IgnoreErrors)  # these may leave out the last batch
-        batch = batch.input
-    if isinstance(batch, Sample | Choose):
-        sizes = {batch_sizes(each)[0] for each in batch.choices}
-        return (sizes.pop() if len(sizes) == 1 else None), None
-    if isinstance(batch, Batch) and len(batch.sizes) == 1:
-        size = batch.sizes[0]
-        rest = batch.input.cardinality % size if known(batch.input.cardinality) and not batch.drop_remainder else 0
-        return size, (rest or None) if whole else None
-    sizes = {leaf.shape[0] if leaf.shape else None for leaf in flatten(node.spec)[0]}
-    return (sizes.pop() if len(sizes) == 1 else None), None
 
 
 def _show(worker: WorkerPlan) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...replicas._topology import Topology
 from ..graph._blocks import Block
-from ..graph._graph import UNKNOWN, Cursor, Node, State, rewrite
+from ..graph._graph import NOT_COMPARED, UNKNOWN, Cursor, Node, State, rewrite
 from ..graph._structure import flatten
 from ..transforms.memory._cache import Cache, MemoryStore
 from ._rebatch import own_steps
@@ -23,7 +23,7 @@ class Rest(Node):
     """
 
     replicas_per_worker: int = 1
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -44,13 +44,13 @@ class RestCursor(Cursor):
     def __init__(self, node: Rest, workers: list[State | None]) -> None:
         self.node, self.begin = node, workers
         self.skipped_before = 0
-        self.reset()
-
-    def reset(self) -> None:
-        self.workers = list(self.begin)
-        self.worker = 0
+        self.workers, self.worker = list(workers), 0
         self.cursor: Cursor | None = None
         self.step = 0  # of the next batch
+
+    def reset(self) -> None:
+        self.workers, self.worker = list(self.begin), 0
+        self.cursor, self.step = None, 0
 
     def _current(self) -> Cursor | None:
         """The graph that is read now; None at the end."""

@@ -3,14 +3,14 @@
 import abc
 import dataclasses
 
-from ..graph._graph import UNKNOWN, Node
+from ..graph._graph import NOT_COMPARED, UNKNOWN, Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Foreign(Node):
     """Global batches that another library makes."""
 
-    inputs: tuple[Node, ...] = ()
+    inputs: tuple[Node, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
 
     @property
     @abc.abstractmethod

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import ArgumentError, ArgumentTypeError, ElementError
 from ...runtime._own_memory import own
 from ..graph._blocks import Block
-from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
+from ..graph._graph import FUNCTION, NOT_COMPARED, UNKNOWN, Cursor, Node, State, sample
 from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
 from ._begun import Look, Passes, is_looking
 
@@ -23,11 +23,11 @@ class Generator(Node):
     ``make`` is called once for each pass. Whoever only ``looks`` at elements begins the next one, and leaves it to the next reader.
     """
 
-    inputs: tuple[Node, ...] = ()
-    make: Callable[..., Any] = iter
+    inputs: tuple[Node, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
+    make: Callable[..., Any] = dataclasses.field(default=iter, metadata=FUNCTION)
     args: tuple[Any, ...] = ()
     signature: Any = None
-    passes: Passes = dataclasses.field(default_factory=Passes)
+    passes: Passes = dataclasses.field(default_factory=Passes, metadata=NOT_COMPARED)
     looks: bool = False
 
     @property
@@ -72,9 +72,6 @@ class GeneratorCursor(Cursor):
         self.node = node
         self.looks = node.looks or is_looking()
         self.expected = None if node.signature is None else _Expected(node.signature)
-        self._begin(position)
-
-    def _begin(self, position: int) -> None:
         self.iterator: Iterator[Any] | None = None
         self.position = position
         self.failure: Exception | None = None
@@ -135,7 +132,7 @@ class GeneratorCursor(Cursor):
 
     def reset(self) -> None:
         self.close()
-        self._begin(0)
+        self.iterator, self.position, self.failure = None, 0, None
 
     def close(self) -> None:
         if isinstance(self.iterator, Look):

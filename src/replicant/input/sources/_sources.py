@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ArgumentError, DatasetError, ElementError
 from ...runtime._usable_arrays import NUMBERS
 from ..graph._blocks import Block, Column, Dense, Gathered
-from ..graph._graph import Cursor, Node, Reader, State
+from ..graph._graph import NOT_COMPARED, Counting, Cursor, Node, Reader, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
 
 _INT64 = np.dtype(np.int64)
@@ -20,7 +20,7 @@ _INT64 = np.dtype(np.int64)
 class Counted(Node):
     """A source whose elements are numbered, so that a run of them is cheap to describe."""
 
-    inputs: tuple[Node, ...] = ()
+    inputs: tuple[Node, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
     size: int = 0
 
     @property
@@ -40,30 +40,19 @@ class Counted(Node):
         return flatten(self.spec)[1]
 
 
-class CountedCursor(Cursor):
+class CountedCursor(Counting):
     """Counts up."""
 
     def __init__(self, node: Counted, position: int) -> None:
-        self.node, self.position = node, position
-        self.structure = node.structure
+        super().__init__(position, node.size)
+        self.node, self.structure = node, node.structure
 
     def pull(self, limit: int) -> Block | None:
-        start, stop = self.position, min(self.position + limit, self.node.size)
+        start, stop = self.position, min(self.position + limit, self.size)
         if start == stop:
             return None
         self.position = stop
         return Block(self.structure, self.node.columns(start, stop), stop - start)
-
-    def skip(self, count: int) -> int:
-        skipped = min(count, self.node.size - self.position)
-        self.position += skipped
-        return skipped
-
-    def reset(self) -> None:
-        self.position = 0
-
-    def state(self) -> State:
-        return {"next": self.position}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,9 +75,9 @@ class Numbered(Counted):
 class Rows(Numbered):
     """Element ``i`` is row ``i`` of every table."""
 
-    tables: tuple[np.ndarray, ...] = ()
-    spec: Any = None
-    name: str = "from_tensor_slices"
+    tables: tuple[np.ndarray, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
+    name: str = dataclasses.field(default="from_tensor_slices", metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..._untrusted_json import read_json
 from ..._whole_file import WholeFile, open_regular
 from ...errors import DatasetError
 from ...storage._counts import current_counts
 from ..files.records._tfrecord import read_record, record_parts
-from ..files.saved._block_bytes import decode_block, encoded_blocks
-from ..graph._blocks import Block, Boxed, concatenate
+from ..files.saved._block_bytes import decode_block
+from ..files.saved._records import RecordsByNumber, RecordWriter
+from ..graph._blocks import Block
 from ..graph._graph import Node, State, describe, sample
 from ..graph._structure import flatten, show_structure
 from ._pipeline_fingerprint import first_difference, parts
@@ -32,9 +31,7 @@ from .memory._cache import Filling, Kept, Store
 _VERSION = 3
 _TAIL = struct.Struct("<Q8s")
 _MAGIC = b"replicnt"
-_ELEMENTS_PER_RECORD = 256
 _MOST_DEPTH = 500  # of the position where the pass began, which is one deeper for each transform
-_BYTES_PER_RECORD = 8 << 20  # of arrays that arrive one by one, which can be whole batches
 
 
 class FileStore(Store):
@@ -70,10 +67,9 @@ class _FileFilling(Filling):
     def __init__(self, store: FileStore) -> None:
         self.store = store
         _ = store.parts
-        self._wait()
-        self.blocks: list[tuple[int, int]] = []  # offset, number of elements
         with self._telling():
             self.file = WholeFile(store.path)
+        self.writer = RecordWriter(self.file)
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
@@ -86,30 +82,15 @@ class _FileFilling(Filling):
                 "there, or use another name."
             ) from error
 
-    def _wait(self) -> None:
-        self.waiting: list[Block] = []
-        self.num_waiting = self.bytes_waiting = 0
-
     def add(self, block: Block) -> None:
-        self.waiting.append(block)
-        self.num_waiting += block.size
-        self.bytes_waiting += sum(getattr(leaf, "nbytes", 0) for c in block.columns if isinstance(c, Boxed) for leaf in c.refs)
-        if self.num_waiting >= _ELEMENTS_PER_RECORD or self.bytes_waiting >= _BYTES_PER_RECORD:
-            self._write()
-
-    def _write(self) -> None:
-        block = concatenate(self.waiting)
-        self._wait()
         self.store.structure = block.structure
-        for size, data in encoded_blocks(block, _ELEMENTS_PER_RECORD):
-            self.blocks.append((self.file.tell(), size))
-            with self._telling():
-                self.file.writelines(record_parts(data))
+        with self._telling():
+            self.writer.add(block)
 
     def complete(self, begin: State) -> Kept | None:
-        if self.waiting:
-            self._write()
-        if not self.blocks:
+        with self._telling():
+            self.writer.flush()
+        if not self.writer.blocks:
             self.discard()
             return None
         index = {
@@ -118,7 +99,7 @@ class _FileFilling(Filling):
             "parts": self.store.parts,
             "structure": show_structure(self.store.structure),
             "begin": begin,
-            "blocks": self.blocks,
+            "blocks": self.writer.blocks,
         }
         at = self.file.tell()
         with self._telling():
@@ -152,7 +133,8 @@ class _KeptFile(Kept):
         except OSError as error:
             raise self._refused(f"cannot be read: {error.strerror}.") from error
         self.close = weakref.finalize(self, self.file.close)
-        index = self._index()
+        self.size = self.file.seek(0, os.SEEK_END)
+        index, end = self._index()
         written_by = index["pipeline"]
         if written_by != store.pipeline:
             raise self._refused(f"was written by another pipeline: {written_by!r}. This one is: {store.pipeline!r}.")
@@ -167,19 +149,17 @@ class _KeptFile(Kept):
         if (what := first_difference(index["parts"], own_parts)) is not None:
             raise self._refused(f"holds the elements of another pipeline with the same steps: {what} differ.")
         self.begin = index["begin"]
-        self.offsets = [*(offset for offset, _ in index["blocks"]), self.end]
-        self.numbers = np.cumsum([0, *(count for _, count in index["blocks"])])  # of the first element of each, and of the end
-        self.current: tuple[int, Block] | None = None
+        self.blocks = index["blocks"]
+        self.offsets = [*(offset for offset, _ in self.blocks), end]
+        self.records = RecordsByNumber(count for _, count in self.blocks)
 
-    def _index(self) -> dict[str, Any]:
-        size = self.size = self.file.seek(0, os.SEEK_END)
-        self.end = 0  # of the records
-        if size >= _TAIL.size:
-            self.file.seek(size - _TAIL.size)
+    def _index(self) -> tuple[dict[str, Any], int]:
+        """The index, and where the records end."""
+        if self.size >= _TAIL.size:
+            self.file.seek(self.size - _TAIL.size)
             at, magic = _TAIL.unpack(self.file.read(_TAIL.size))
             if magic == _MAGIC:
-                self.end = at
-                return self._checked(self._record(at, size - _TAIL.size), at)
+                return self._checked(self._record(at, self.size - _TAIL.size), at), at
         raise self._refused("is not a cache file, or was cut off.")
 
     def _checked(self, record: bytes, end: int) -> dict[str, Any]:
@@ -209,13 +189,7 @@ class _KeptFile(Kept):
         return DatasetError(f"{self.method}: {str(self.path)!r} {what} Delete the file to fill it again, or use another name.")
 
     def read(self, start: int, limit: int) -> Block | None:
-        if start >= self.numbers[-1]:
-            return None
-        number = int(np.searchsorted(self.numbers, start, side="right")) - 1
-        if self.current is None or self.current[0] != number:
-            self.current = (number, self._block(number))
-        first = start - int(self.numbers[number])
-        return self.current[1].take(slice(first, first + limit))
+        return self.records.take(start, limit, self._block)
 
     def _block(self, number: int) -> Block:
         at, end = self.offsets[number : number + 2]
@@ -225,7 +199,7 @@ class _KeptFile(Kept):
             raise
         except ValueError as error:
             raise self._refused(f"is damaged in the record at byte {at}: {error}.") from error
-        if block.size != self.numbers[number + 1] - self.numbers[number]:
+        if block.size != self.blocks[number][1]:
             raise self._refused(f"is damaged in the record at byte {at}: its number of elements is not that of its index.")
         return block
 

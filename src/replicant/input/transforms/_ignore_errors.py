@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files._files import store_fails
+from ..files._format import store_fails
 from ..graph._blocks import Block, concatenate
 from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, Reader, State, Through, rewrite, sample
 from ..graph._structure import TensorSpec, map_leaves, spec_of

@@ -9,35 +9,15 @@ from ...errors import DatasetError
 from ...storage._retry import RemoteError
 from ...storage._store import facts_of
 from ...storage._urls import is_url
-from ..files._files import FileNames, ReadFiles
+from ..files._file_names import FileNames
+from ..files._files import ReadFiles
 from ..graph._fingerprint import of_value
-from ..graph._graph import Node, describe, nodes
+from ..graph._graph import FUNCTION, NOT_COMPARED, Node, describe, nodes
 from ..graph._structure import STRING, flatten
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ._whole_files import WholeFiles
 from .mixtures._interleave import Interleave
-
-# Fields that do not decide on the elements, or that positions contain: threads, counters, caches.
-_NOT_COMPARED = {
-    "inputs",
-    "num_threads",
-    "parallel",
-    "alike",
-    "strict",
-    "entropy",
-    "passes",
-    "numbers",
-    "iterations",
-    "made_in_function",
-    "store",
-    "name",
-    "tables",
-    "make_dataset",
-    "memory",
-    "method",
-}
-_FUNCTIONS = ("fn", "predicate", "make", "key_func", "class_func")
 
 
 def parts(node: Node) -> list[tuple[str, str]]:
@@ -110,11 +90,17 @@ def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
             asks = isinstance(node, FileNames)
             facts = [of_value(file_facts(map(os.fsdecode, each), ask=asks or _are_files(each))) for each in named]
             yield f"the files that {label} names, their sizes or their times", _together(facts)
-    fields = [each.name for each in dataclasses.fields(node) if each.name not in _NOT_COMPARED]
-    for name in (name for name in fields if name in _FUNCTIONS):
+    functions, settings = compared(type(node))
+    for name in functions:
         yield f"the function of {node.label}: its code, its defaults or what it captures", of_value(getattr(node, name))
-    settings = {name: getattr(node, name) for name in fields if name not in (*_FUNCTIONS, "spec", "structure", "form")}
-    yield f"the settings of {node.label}", of_value(settings)
+    yield f"the settings of {node.label}", of_value({name: getattr(node, name) for name in settings})
+
+
+def compared(kind: type[Node]) -> tuple[list[str], list[str]]:
+    """Return which fields of a kind of node hold functions of the user, and which others decide on the elements, too."""
+    fields = [each for each in dataclasses.fields(kind) if each.metadata != NOT_COMPARED]
+    functions = [each.name for each in fields if each.metadata == FUNCTION]
+    return functions, [each.name for each in fields if each.name not in functions]
 
 
 def _together(digests: list[str]) -> str:

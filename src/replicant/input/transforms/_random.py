@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from ..graph._blocks import Block, Dense
-from ..graph._graph import INFINITE, Cursor, Node, State
+from ..graph._graph import INFINITE, Counting, Cursor, Node, State
 from ..graph._structure import TensorSpec
-from .order._shuffle import Drawing
+from .order._shuffle import Drawing, Seeds
 
 LARGEST_SEED = 2**31 - 1  # TensorFlow takes seeds modulo this number
 _GRAPH_SEED = 87654321  # what TensorFlow puts beside a seed
@@ -43,34 +43,30 @@ class RandomNumbers(Drawing):
         return RandomCursor(self, self.draws(state), state["next"] if state else 0)
 
 
-class RandomCursor(Cursor):
+class RandomCursor(Counting):
     """Counts the numbers that it returned. Number i can be computed without those before it."""
 
-    def __init__(self, node: RandomNumbers, order: tuple[int, int, int], position: int) -> None:
-        self.node, self.position = node, position
-        self.entropy, self.iteration, self.pass_ = order
+    def __init__(self, node: RandomNumbers, seeds: Seeds, position: int) -> None:
+        super().__init__(position)
+        self.node, self.seeds = node, seeds
 
     def pull(self, limit: int) -> Block | None:
-        numbers = philox(*self._seeds(), self.position, limit)
+        numbers = philox(_GRAPH_SEED, self._seed(), self.position, limit)
         self.position += limit
         return Block(_ONE_LEAF, [Dense(numbers)], limit)
 
-    def _seeds(self) -> tuple[int, int]:
-        if not (self.iteration or self.pass_):
-            return _GRAPH_SEED, self.entropy
-        digest = hashlib.blake2b(f"{self.entropy} {self.iteration} {self.pass_}".encode(), digest_size=8).digest()
-        return _GRAPH_SEED, int.from_bytes(digest, "little")
-
-    def skip(self, count: int) -> int:
-        self.position += count
-        return count
+    def _seed(self) -> int:
+        entropy, iteration, pass_ = self.seeds
+        if not (iteration or pass_):
+            return entropy
+        return int.from_bytes(hashlib.blake2b(f"{entropy} {iteration} {pass_}".encode(), digest_size=8).digest(), "little")
 
     def reset(self) -> None:
-        self.position = 0
-        self.pass_ += self.node.reshuffle
+        super().reset()
+        self.seeds = self.seeds.of_next_pass(self.node)
 
     def state(self) -> State:
-        return {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_, "next": self.position}
+        return {**self.seeds.state(), **super().state()}
 
 
 def philox(seed: int, seed2: int, start: int, count: int) -> np.ndarray:
@@ -116,24 +112,15 @@ class Counter(Node):
         return CounterCursor(self, state["next"] if state else 0)
 
 
-class CounterCursor(Cursor):
+class CounterCursor(Counting):
     """Counts."""
 
     def __init__(self, node: Counter, position: int) -> None:
-        self.node, self.position = node, position
+        super().__init__(position)
+        self.node = node
 
     def pull(self, limit: int) -> Block | None:
         node = self.node
         numbers = np.array([node.start + node.step * i for i in range(self.position, self.position + limit)])
         self.position += limit
         return Block(_ONE_LEAF, [Dense(numbers.astype(node.dtype))], limit)
-
-    def skip(self, count: int) -> int:
-        self.position += count
-        return count
-
-    def reset(self) -> None:
-        self.position = 0
-
-    def state(self) -> State:
-        return {"next": self.position}

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..files.saved._saved import Saved
 from ..graph._blocks import Boxed, Column
-from ..graph._graph import Node
+from ..graph._graph import NOT_COMPARED, Node
 from ..graph._structure import DatasetSpec
 from ..sources._sources import Counted
 from .batches._window import MakeDataset
@@ -15,7 +15,7 @@ from .batches._window import MakeDataset
 class Shards(Counted):
     """One dataset for each shard."""
 
-    make_dataset: MakeDataset = id
+    make_dataset: MakeDataset = dataclasses.field(default=id, metadata=NOT_COMPARED)
     shards: tuple[Saved, ...] = ()
 
     @property

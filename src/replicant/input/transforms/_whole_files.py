@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ..files._files import FileNames
+from ..files._file_names import FileNames
 from .elements._map import Map
 
 

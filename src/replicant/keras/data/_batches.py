@@ -11,7 +11,8 @@ import numpy as np
 from ...errors import DatasetError
 from ...input._dataset import Dataset
 from ...input._iterator import ElementIterator
-from ...input.distributed._distributed import DistributedDataset, DistributedIterator
+from ...input.distributed._distributed import DistributedDataset
+from ...input.distributed._distributed_iterator import DistributedIterator
 from ...input.graph._graph import State
 from ...input.sources._begun import looking
 from ...replicas._values import PerReplica, map_replicas

@@ -31,7 +31,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ...replicas._values import is_array, is_distributed
-from ...runtime._users_code import CLOSED, HEAP_TYPE, package_of, root_of
+from ...runtime._users_code import CLOSED, HEAP_TYPE, is_of_users, package_of, root_of
 from ...variables._known import is_variable
 from ...variables._libraries import connect_libraries
 from ..arguments._opaque import Held, is_object, show
@@ -50,7 +50,7 @@ from ._holders import (
     slots_of,
 )
 from ._names_in_code import Chain, names_in
-from ._running_code import is_open, open_package, telling
+from ._running_code import open_package, opened_packages, telling
 
 # Libraries whose objects are not looked into, besides those of `CLOSED`. Of loggers, only what is named counts.
 _TRUSTED = (CLOSED - {"logging"}) | {
@@ -462,7 +462,7 @@ class Reach:
 
     def _enter(self, fn: Any) -> None:
         """Count a function as one that runs, with those that it calls: a library may have kept a trace of it."""
-        if not isinstance(fn, types.FunctionType) or (id(fn.__code__), id(fn.__globals__)) in self._codes or not _is_users(fn):
+        if not isinstance(fn, types.FunctionType) or (id(fn.__code__), id(fn.__globals__)) in self._codes or not _of_users(fn):
             return
         before, self._in_library = self._in_library, True
         self._visit_cells(fn)
@@ -532,10 +532,6 @@ def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
         yield from _inner_codes(inner)
 
 
-def _is_users(fn: types.FunctionType) -> bool:
-    return root_of(fn) not in _TRUSTED and is_open(fn.__code__.co_filename)
-
-
 def _names_of_method(kind: type, code: types.CodeType) -> list[str]:
     """Return the names under which a class has the function with this code: it may be called another, as a lambda is."""
     found = []
@@ -547,16 +543,9 @@ def _names_of_method(kind: type, code: types.CodeType) -> list[str]:
     return found
 
 
-def _of_users(value: Any) -> bool:
-    """Whether a class or module is the user's."""
-    root = root_of(value)
-    if root in _TRUSTED:
-        return False
-    module = value if isinstance(value, types.ModuleType) else sys.modules.get(value.__module__)
-    file = None if root == "" or module is None else attributes_of(module).get("__file__")
-    if file is None:
-        return root not in sys.stdlib_module_names or root == "__main__"
-    return is_open(file)
+def _of_users(value: types.FunctionType | type | types.ModuleType) -> bool:
+    """Whether a function, class or module is the user's, or of a package that counts as the user's."""
+    return root_of(value) not in _TRUSTED and is_of_users(value, opened_packages)
 
 
 def _has_library_base(kind: type) -> bool:

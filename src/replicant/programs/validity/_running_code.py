@@ -55,16 +55,18 @@ def _on_return(code: CodeType, offset: int, result: Any) -> Any:
 def is_open(path: str) -> bool:
     """Whether the code of a Python file counts as the user's."""
     package = package_of(path)
-    return package is None or package in _open
+    return package is None or package in opened_packages
 
 
-_open: set[str] = set()  # installed packages whose functions have been given to ``run`` or ``function``: the user's after all
+opened_packages: set[str] = (
+    set()
+)  # installed packages whose functions have been given to ``run`` or ``function``: the user's after all
 
 
 def open_package(package: str) -> None:
     """Count the code of an installed package as the user's from now on."""
-    if package not in _open:
-        _open.add(package)
+    if package not in opened_packages:
+        opened_packages.add(package)
         if _monitoring is not None:
             _monitoring.restart_events()
 

@@ -10,6 +10,7 @@ import numpy as np
 from ....errors import DatasetError
 from ....storage._retry import RemoteError
 from ...graph._blocks import Column, Dense
+from ...graph._graph import NOT_COMPARED
 from ...sources._sources import Counted, Rows
 from .._remedies import if_not_read
 from ._lists import Lists
@@ -56,7 +57,7 @@ class IpcTables(Tables):
             fields = None if form.names is None else [whole.get_field_index(name) for name in form.names]
             self._sizes, self._layout = self._counted()
             self.options = self.ipc.IpcReadOptions(included_fields=fields)
-            self._begin()
+            self.reader, self.next = self._reader_with(self.options), 0
         except self.errors as error:
             self.opened.close()
             what = f"{form.name}: cannot read {path!r}: {one_line(error)}"
@@ -89,9 +90,6 @@ class IpcTables(Tables):
         layout = f"{super().identity}, {self._layout}"
         return layout if self.opened.identity is None else f"{layout}, {self.opened.identity}"
 
-    def _begin(self) -> None:
-        self.reader, self.next = self._reader_with(self.options), 0
-
     @property
     def count(self) -> int:
         return len(self._sizes)
@@ -117,7 +115,7 @@ class IpcTables(Tables):
     def _after_those_before(self, group: int) -> Any:
         """A record batch of a stream, which can only be read from its beginning."""
         if group < self.next:
-            self._begin()
+            self.reader, self.next = self._reader_with(self.options), 0
         while True:
             number, self.next = self.next, self.next + 1  # the reader passes a batch even if it cannot decode it
             try:
@@ -163,7 +161,7 @@ class TableRows(Counted):
     """The rows of a table in memory. For each leaf: its array, or the items of its lists and where each list ends."""
 
     arrays: tuple[tuple[np.ndarray, ...], ...] = ()
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ....errors import DatasetError
 from ....storage._retry import RemoteError
 from ...graph._blocks import Block, Boxed, concatenate
-from .._files import Format, Reader
+from .._format import Format, Reader
 
 _ALL = 1 << 62  # more elements than a group has
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....errors import ArgumentTypeError, DatasetError
 from ...graph._blocks import Block
-from ...graph._graph import Cursor, State
+from ...graph._graph import Counting, Cursor, State
 from ...graph._structure import component_names, flatten, show_structure
 from ...sources._foreign import Foreign
 from ...sources._generator import fitted, free_spec
@@ -109,35 +109,30 @@ class HuggingFaceRows(Foreign):
         return HuggingFaceRowsCursor(self, state["next"] if state else 0)
 
 
-class HuggingFaceRowsCursor(Cursor):
+class HuggingFaceRowsCursor(Counting):
     """Makes several rows at once. What it holds does not count for the position."""
 
     def __init__(self, node: HuggingFaceRows, position: int) -> None:
-        self.node, self.position = node, position
+        super().__init__(position, len(node.dataset))
+        self.node = node
         self.held: tuple[int, Block] | None = None  # with the number of the first row
 
     def pull(self, limit: int) -> Block | None:
-        size = len(self.node.dataset)
-        if self.position >= size:
+        if self.position >= self.size:
             return None
         if self.held is None or not self.held[0] <= self.position < self.held[0] + self.held[1].size:
             ahead = limit if self.node.transformed or self.node.has_files else max(limit, _AHEAD)
-            self.held = self.position, self.node.rows(self.position, min(self.position + ahead, size))
+            self.held = self.position, self.node.rows(self.position, min(self.position + ahead, self.size))
         first, block = self.held
         part = block.take(slice(self.position - first, self.position - first + limit))
         self.position += part.size
         return part
 
-    def skip(self, count: int) -> int:
-        skipped = min(count, max(0, len(self.node.dataset) - self.position))
-        self.position += skipped
-        return skipped
-
     def reset(self) -> None:
         self.position, self.held = 0, None  # a function of the user may make other rows in the next pass
 
     def state(self) -> State:
-        return {"next": self.position, "rows": self.node.digest}
+        return {**super().state(), "rows": self.node.digest}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

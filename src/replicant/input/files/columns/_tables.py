@@ -14,7 +14,8 @@ from ....storage._store import facts_of
 from ....storage._urls import is_url
 from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
-from .._files import FileNames, FileParts, Format, Reader, check_unchanged, store_fails
+from .._file_names import FileNames, FileParts
+from .._format import Format, Reader, check_unchanged, store_fails
 from ._numpy_columns import Columns, differences, import_pyarrow
 
 _MOST_COUNTED, _MOST_COUNTED_AT_URLS = 256, 16  # files whose rows are counted before they are read
@@ -212,15 +213,17 @@ class TableReader(Reader):
         self.stop = tables.count if part is None else part + 1
         if self.stop > tables.count or self.group > self.stop or (self.group == self.stop and self.row):
             raise self._changed()
-        self._begin_group()
-
-    def _begin_group(self) -> None:
         self.pieces: Iterator[tuple[Any, bool]] | None = None
         self.block: Block | None = None  # the piece
         self.end = 0  # of the piece, among the rows that are kept of the group
         self.seen = 0  # rows that were read of the group, also those that are left out
         self.left_out = 0  # of this group
         self.is_last = False  # whether the piece is known to be the last one
+
+    def _begin_group(self) -> None:
+        self.pieces = self.block = None
+        self.end = self.seen = self.left_out = 0
+        self.is_last = False
 
     @property
     def identity(self) -> str:

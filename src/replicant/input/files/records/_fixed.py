@@ -4,7 +4,7 @@ import dataclasses
 
 from ....errors import DatasetError
 from .. import _stream
-from .._files import Cut, FileFormat
+from .._file_format import Cut, FileFormat
 
 
 @dataclasses.dataclass(frozen=True)

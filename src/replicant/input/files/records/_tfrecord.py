@@ -24,7 +24,7 @@ from ....storage._retry import RemoteError
 from ....storage._upload import ObjectFile
 from ....storage._urls import folder_at
 from .. import _stream
-from .._files import Cut, FileFormat
+from .._file_format import Cut, FileFormat
 from .._limits import too_large
 from .._remedies import HEAD, if_compressed
 from .._stream import WINDOW_BITS, checked_compression

@@ -16,7 +16,8 @@ from ....storage._urls import is_url
 from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
 from ...graph._structure import flatten
-from .._files import FileNames, Format, Reader, check_unchanged
+from .._file_names import FileNames
+from .._format import Format, Reader, check_unchanged
 from .._indexed import Index, OpenFile, facts_of
 from .._limits import MAX_SHARD_BYTES, too_large
 from .._stream import PIECE, WINDOW_BITS, FileStream

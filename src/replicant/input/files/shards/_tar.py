@@ -17,7 +17,8 @@ from ....storage._urls import is_url
 from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
 from ...graph._structure import STRING, TensorSpec, flatten
-from .._files import Cut, FileFormat, FileReader, Reader
+from .._file_format import Cut, FileFormat, FileReader
+from .._format import Reader
 from .._indexed import Index, OpenFile, facts_of
 from .._limits import too_large
 from .._remedies import HEAD, if_compressed

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _stream
-from .._files import Cut, FileReader, Reader
+from .._file_format import Cut, FileReader
+from .._format import Reader
 from ._lines import Lines
 
 _LINE_END = re.compile(rb"\r\n?|\n")

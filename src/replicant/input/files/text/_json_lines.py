@@ -14,7 +14,8 @@ from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
 from ...graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ...sources._generator import fitted, free_spec
-from .._files import Cut, FileFormat, FileReader, Reader
+from .._file_format import Cut, FileFormat, FileReader
+from .._format import Reader
 from .._remedies import HEAD, if_compressed
 from .._stream import PIECE, FileStream
 from .._zstd import ZstdStream

@@ -5,7 +5,7 @@ import itertools
 
 from ....errors import DatasetError
 from .. import _stream
-from .._files import Cut, FileFormat
+from .._file_format import Cut, FileFormat
 from .._remedies import HEAD, if_compressed
 from .._stream import WINDOW_BITS
 

@@ -137,9 +137,6 @@ class UnbatchCursor(Through):
 
     def __init__(self, source: Cursor) -> None:
         super().__init__(source)
-        self._forget()
-
-    def _forget(self) -> None:
         self.batch: Block | None = None
         self.row = 0
         self.before: State | None = None
@@ -166,7 +163,7 @@ class UnbatchCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self._forget()
+        self.batch = None
 
     def state(self) -> State:
         if self.batch is None or self.row == self.batch.size:

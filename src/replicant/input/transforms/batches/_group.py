@@ -10,7 +10,7 @@ import numpy as np
 
 from ....errors import ArgumentError, ArgumentTypeError
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import UNKNOWN, Cursor, OneInput, State, Through
+from ...graph._graph import FUNCTION, NOT_COMPARED, UNKNOWN, Cursor, OneInput, State, Through
 from ...graph._structure import DatasetSpec, TensorSpec, flatten, map_leaves
 from ..elements._map import call, name_of
 from ..mixtures._interleave import Interleave
@@ -27,9 +27,9 @@ class Windows(OneInput):
     ``size`` is the number of elements in a window, or a function of the key.
     """
 
-    key_func: Callable[..., Any]
+    key_func: Callable[..., Any] = dataclasses.field(metadata=FUNCTION)
     size: int | Callable[[Any], Any]
-    make_dataset: MakeDataset
+    make_dataset: MakeDataset = dataclasses.field(metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -99,13 +99,9 @@ class WindowsCursor(Through):
     def __init__(self, source: Cursor, node: Windows) -> None:
         super().__init__(source)
         self.node = node
-        self._begin()
-
-    def _begin(self) -> None:
-        self.begin = self.source.state()
+        self.begin = source.state()
         self.groups: dict[int, _Group] = {}
-        self.num_read = 0
-        self.ended = False
+        self.num_read, self.ended = 0, False
 
     @functools.cached_property
     def spec(self) -> Any:
@@ -149,7 +145,8 @@ class WindowsCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self._begin()
+        self.begin, self.groups = self.source.state(), {}
+        self.num_read, self.ended = 0, False
 
     def state(self) -> State:
         groups = [[key, group.size, [*group.numbers]] for key, group in self.groups.items()]
@@ -164,7 +161,7 @@ def _structure() -> Any:
 class GroupByWindow(Interleave):
     """The elements of the datasets that ``fn`` makes of keys and windows, one after the other."""
 
-    method: str = "group_by_window"
+    method: str = dataclasses.field(default="group_by_window", metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -284,7 +281,7 @@ class BucketedWindows(Windows):
 class BucketBatches(GroupByWindow):
     """The batches of buckets. Their sizes depend on the bucket."""
 
-    method: str = "bucket_by_sequence_length"
+    method: str = dataclasses.field(default="bucket_by_sequence_length", metadata=NOT_COMPARED)
     buckets: Buckets = Buckets((1,), (1, 1))
 
     @property

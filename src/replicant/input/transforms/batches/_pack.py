@@ -134,9 +134,6 @@ class PackCursor(Through):
         self.node = node
         self.dtype: np.dtype | None = None  # of the first sequence that is not empty
         self.num_dropped = 0
-        self._forget()
-
-    def _forget(self) -> None:
         self.num_read = 0
         self.packs: list[_Pack] = []
         self.rest: tuple[_Begin, _Piece] | None = None
@@ -234,7 +231,7 @@ class PackCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self._forget()
+        self.num_read, self.packs, self.rest = 0, [], None
 
     @property
     def _oldest(self) -> _Begin | None:

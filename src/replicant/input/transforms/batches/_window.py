@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ...graph._blocks import Block, Boxed, Column, concatenate
-from ...graph._graph import After, Cursor, Node, OneInput, State, known, pull_exactly
+from ...graph._graph import NOT_COMPARED, After, Cursor, Node, OneInput, State, known, pull_exactly
 from ...graph._structure import DatasetSpec, map_leaves
 from ...sources._sources import Numbered
 
@@ -22,7 +22,7 @@ class Held(Numbered):
     """Elements in memory."""
 
     block: Block = EMPTY
-    spec: Any = None
+    spec: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -48,7 +48,7 @@ class Window(OneInput):
     Each component of an element becomes a dataset of its own, which ``make_dataset`` makes of a node.
     """
 
-    make_dataset: MakeDataset
+    make_dataset: MakeDataset = dataclasses.field(metadata=NOT_COMPARED)
     size: int = 1
     shift: int = 1
     stride: int = 1
@@ -99,7 +99,9 @@ class WindowCursor(After):
     def __init__(self, source: Cursor, node: Window, to_skip: int) -> None:
         super().__init__(source, to_skip)
         self.node = node
-        self._forget()
+        self.buffer: Block | None = None
+        self.base: State | None = None
+        self.start = 0  # of the next window, counted from the base
 
     @functools.cached_property
     def spec(self) -> Any:
@@ -107,9 +109,7 @@ class WindowCursor(After):
         return self.node.input.spec
 
     def _forget(self) -> None:
-        self.buffer: Block | None = None
-        self.base: State | None = None
-        self.start = 0  # of the next window, counted from the base
+        self.buffer, self.base, self.start = None, None, 0
 
     def pull(self, limit: int) -> Block | None:
         spec = self.spec  # before anything is read, because it may need a look at the elements

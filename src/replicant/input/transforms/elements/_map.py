@@ -12,7 +12,7 @@ import numpy as np
 from ....errors import ArgumentTypeError, ElementError
 from ....runtime._own_memory import own_if_held
 from ...graph._blocks import Block
-from ...graph._graph import UNKNOWN, After, Cursor, OneInput, Reader, State, Through, sample
+from ...graph._graph import FUNCTION, NOT_COMPARED, UNKNOWN, After, Cursor, OneInput, Reader, State, Through, sample
 from ...graph._structure import TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
 from ._parallel import ParallelMapCursor
 
@@ -21,8 +21,8 @@ from ._parallel import ParallelMapCursor
 class Map(OneInput):
     """Applies ``fn`` to every element on `num_threads` threads: 0 on the consumer's, AUTOTUNE (-1) on one per core."""
 
-    fn: Callable[..., Any]
-    num_threads: int = 0
+    fn: Callable[..., Any] = dataclasses.field(metadata=FUNCTION)
+    num_threads: int = dataclasses.field(default=0, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -94,7 +94,7 @@ def _joined(fn: Callable[..., Any], made: list[tuple[list[Any], Any]]) -> Block:
 class Filter(OneInput):
     """The elements for which ``predicate`` is true."""
 
-    predicate: Callable[..., Any]
+    predicate: Callable[..., Any] = dataclasses.field(metadata=FUNCTION)
 
     @property
     def label(self) -> str:

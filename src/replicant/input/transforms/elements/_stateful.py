@@ -13,7 +13,7 @@ import numpy as np
 from ....errors import ElementError
 from ...files.saved._block_bytes import decode_block, encode_block
 from ...graph._blocks import Block
-from ...graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
+from ...graph._graph import FUNCTION, NOT_COMPARED, UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ...graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
 from ._map import call, converted, free_sizes, name_of, truth
 
@@ -107,8 +107,8 @@ def _called(fn: Callable[[Any, Any], Any], state: Any, element: Any) -> Any:
 class Scan(OneInput):
     """``fn(state, element)`` returns the next state and the element to pass on."""
 
-    fn: Callable[[Any, Any], Any]
-    memory: Memory
+    fn: Callable[[Any, Any], Any] = dataclasses.field(metadata=FUNCTION)
+    memory: Memory = dataclasses.field(metadata=NOT_COMPARED)
     initial: tuple[Any, ...]  # the leaves of the first state, which decide on the elements
 
     @property
@@ -195,7 +195,7 @@ def _common(a: Any, b: Any, free: set[int]) -> TensorSpec:
 class TakeWhile(OneInput):
     """The elements before the first one for which ``predicate`` is false."""
 
-    predicate: Callable[..., Any]
+    predicate: Callable[..., Any] = dataclasses.field(metadata=FUNCTION)
 
     @property
     def label(self) -> str:
@@ -262,10 +262,7 @@ class UniqueCursor(Through):
 
     def __init__(self, source: Cursor) -> None:
         super().__init__(source)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.begin = self.source.state()
+        self.begin = source.state()
         self.seen: set[Any] = set()
         self.num_read = 0
 
@@ -297,7 +294,7 @@ class UniqueCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self._begin()
+        self.begin, self.seen, self.num_read = self.source.state(), set(), 0
 
     def state(self) -> State:
         return {"begin": self.begin, "read": self.num_read}

@@ -9,7 +9,7 @@ import numpy as np
 from ....errors import DatasetError
 from ....storage._counts import counting, current_counts
 from ...graph._blocks import Block, Boxed, Column, Dense, concatenate
-from ...graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
+from ...graph._graph import NOT_COMPARED, Cursor, Node, OneInput, State, Through, pull_exactly
 
 
 class Kept(abc.ABC):
@@ -98,10 +98,10 @@ class Cache(OneInput):
     ``strict`` limits this to passes that would have read the same order.
     """
 
-    store: Store = dataclasses.field(default_factory=MemoryStore)
-    name: str = ""
-    strict: bool = False
-    method: str = "cache"  # or snapshot
+    store: Store = dataclasses.field(default_factory=MemoryStore, metadata=NOT_COMPARED)
+    name: str = dataclasses.field(default="", metadata=NOT_COMPARED)
+    strict: bool = dataclasses.field(default=False, metadata=NOT_COMPARED)
+    method: str = dataclasses.field(default="cache", metadata=NOT_COMPARED)  # or snapshot
 
     @property
     def label(self) -> str:
@@ -135,15 +135,16 @@ class CacheCursor(Through):
         self.store, self.strict = store, strict
         self.counts = current_counts()
         self.filling: Filling | None = None
-        self._begin()
-
-    def _begin(self) -> None:
+        self.kept, self.begin = self._found()
         self.position = 0
+
+    def _found(self) -> tuple[Kept | None, State]:
+        """What is kept already, if it can be replayed, and where the pass began that has filled it, or will."""
         with counting(self.counts):
-            self.kept = self.store.find()
-        if self.strict and self.kept is not None and self.kept.begin != self.source.state():
-            self.kept = None
-        self.begin = self.kept.begin if self.kept else self.source.state()
+            kept = self.store.find()
+        if kept is None or (self.strict and kept.begin != self.source.state()):
+            return None, self.source.state()
+        return kept, kept.begin
 
     def go_to(self, begin: State, position: int) -> None:
         """Go to the place after ``position`` elements of the pass that began at ``begin``."""
@@ -179,7 +180,7 @@ class CacheCursor(Through):
         self._discard()
         if self.kept is None:
             self.source.reset()
-            self._begin()
+            self.kept, self.begin = self._found()
         self.position = 0
 
     def close(self) -> None:

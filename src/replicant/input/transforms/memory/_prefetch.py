@@ -42,21 +42,21 @@ class PrefetchCursor(Cursor):
         size = _DEFAULT_AHEAD if buffer_size < 1 else buffer_size
         self.block_size = max(1, size // _BLOCKS_IN_BUFFER)
         self.ahead = max(1, size // self.block_size)
-        self._start(source)
-
-    def _start(self, source: Cursor) -> None:
         self.source = source
         self.before = self.after = source.state()
         self.passes = source.num_passes
         self.block: Block | None = None
         self.offset = 0
+        self.background = self._ahead_of(source)
+
+    def _ahead_of(self, source: Cursor) -> Background:
         block_size = self.block_size
 
         def produce() -> Any:
             block = source.pull(block_size)
             return END if block is None else (block, source.state(), source.num_passes)
 
-        self.background = Background(produce, source.close, self.ahead, "replicant-prefetch")
+        return Background(produce, source.close, self.ahead, "replicant-prefetch")
 
     def _next_block(self) -> bool:
         item = self.background.next()
@@ -84,7 +84,9 @@ class PrefetchCursor(Cursor):
     def reset(self) -> None:
         self.background.close(seconds=None)
         self.source.reset()
-        self._start(self.source)
+        self.before = self.after = self.source.state()
+        self.passes, self.block, self.offset = self.source.num_passes, None, 0
+        self.background = self._ahead_of(self.source)
 
     def state(self) -> State:
         if self.block is None or self.offset == self.block.size:

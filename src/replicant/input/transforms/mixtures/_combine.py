@@ -8,7 +8,7 @@ import numpy as np
 
 from ....errors import DatasetError
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import INFINITE, UNKNOWN, Cursor, Node, Reader, State, known, pull_exactly
+from ...graph._graph import INFINITE, NOT_COMPARED, UNKNOWN, Cursor, Node, Reader, State, known, pull_exactly
 from ...graph._structure import TensorSpec, flatten
 
 
@@ -16,7 +16,7 @@ from ...graph._structure import TensorSpec, flatten
 class Zip(Node):
     """The elements of all inputs side by side, nested as in ``structure``. Ends with the shortest input."""
 
-    structure: Any = None
+    structure: Any = dataclasses.field(default=None, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ....errors import ArgumentTypeError
 from ....storage._counts import counting, current_counts
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
+from ...graph._graph import FUNCTION, NOT_COMPARED, UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ..elements._map import call, name_of
 from ..memory._cache import Cache
 from ..memory._prefetch import Prefetch
@@ -30,12 +30,12 @@ class Interleave(OneInput):
     replayed if it holds another order, because another worker may not have it.
     """
 
-    fn: Callable[..., Any]
+    fn: Callable[..., Any] = dataclasses.field(metadata=FUNCTION)
     cycle_length: int = 1
     block_length: int = WHOLE
-    parallel: bool = False
-    alike: bool = False
-    iterations: Iterations = dataclasses.field(default_factory=Iterations)
+    parallel: bool = dataclasses.field(default=False, metadata=NOT_COMPARED)
+    alike: bool = dataclasses.field(default=False, metadata=NOT_COMPARED)
+    iterations: Iterations = dataclasses.field(default_factory=Iterations, metadata=NOT_COMPARED)
 
     @property
     def label(self) -> str:
@@ -51,8 +51,12 @@ class Interleave(OneInput):
 
     @functools.cached_property
     def _spec(self) -> Any:
+        return None if (first := self.first()) is None else first.spec
+
+    def first(self) -> Node | None:
+        """Return the dataset that the function makes of an element like the first one, or None if there is none."""
         element = sample(self.input)
-        return None if element is None else self.child(element, NestedOrders()).spec
+        return None if element is None else self.child(element, NestedOrders())
 
     @property
     def cardinality(self) -> int:
@@ -150,9 +154,6 @@ class InterleaveCursor(Through):
         self.node, self.orders = node, orders
         self.skipped_before = 0  # in datasets that have ended
         self.counts = current_counts()
-        self._begin()
-
-    def _begin(self) -> None:
         self.slots: list[_Slot | None] = [None] * self.node.cycle_length
         self.turn = 0
         self.given = 0  # in this turn
@@ -223,7 +224,8 @@ class InterleaveCursor(Through):
         self._close_slots()
         self.source.reset()
         self.orders.next_pass()
-        self._begin()
+        self.slots = [None] * self.node.cycle_length
+        self.turn, self.given, self.source_ended = 0, 0, False
 
     def close(self) -> None:
         self._close_slots()

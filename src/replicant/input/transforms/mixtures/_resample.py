@@ -9,10 +9,10 @@ import numpy as np
 
 from ....errors import ArgumentError, ElementError
 from ...graph._blocks import Block
-from ...graph._graph import UNKNOWN, Cursor, OneInput, State, Through, sample
+from ...graph._graph import FUNCTION, UNKNOWN, Cursor, OneInput, State, Through, sample
 from ...graph._structure import spec_of
 from ..elements._map import call, name_of
-from ..order._shuffle import Drawing
+from ..order._shuffle import Drawing, Seeds
 from ._sample_from import Draws
 
 _SMOOTHING = 10  # elements of each class that are taken to have been seen already, as in TensorFlow
@@ -39,7 +39,7 @@ def checked_distribution(name: str, values: Any) -> tuple[float, ...]:
 class Resample(OneInput, Drawing):
     """Pairs of the class and the element. ``initial`` are the frequencies of the classes in the input; None: they are counted."""
 
-    class_func: Callable[..., Any] = int
+    class_func: Callable[..., Any] = dataclasses.field(default=int, metadata=FUNCTION)
     target: tuple[float, ...] = ()
     initial: tuple[float, ...] | None = None
 
@@ -86,25 +86,17 @@ class Resample(OneInput, Drawing):
         return number[()] if hasattr(value, "dtype") else np.int32(number)
 
     def open(self, state: State | None = None) -> Cursor:
-        cursor = ResampleCursor(self.input.open(state and state["source"]), self, self.draws(state))
-        if state:
-            cursor.go_to(state["drawn"], state["seen"])
-        return cursor
+        return ResampleCursor(self.input.open(state and state["source"]), self, self.draws(state), state)
 
 
 class ResampleCursor(Through):
     """Draws once per element. Where the frequencies are not known, it counts classes."""
 
-    def __init__(self, source: Cursor, node: Resample, order: tuple[int, int, int]) -> None:
+    def __init__(self, source: Cursor, node: Resample, seeds: Seeds, state: State | None) -> None:
         super().__init__(source)
-        self.node = node
-        self.entropy, self.iteration, self.pass_ = order
-        self.go_to(0, [_SMOOTHING] * len(node.target))
-
-    def go_to(self, drawn: int, seen: list[int]) -> None:
-        """Continue after this many draws, with these numbers of elements of each class."""
-        self.draws = Draws(self.entropy, self.iteration, self.pass_, drawn)
-        self.seen = [*seen]
+        self.node, self.seeds = node, seeds
+        self.draws = Draws(seeds, state["drawn"] if state else 0)
+        self.seen = [*state["seen"]] if state else [_SMOOTHING] * len(node.target)  # elements of each class
 
     def _is_kept(self, number: int) -> bool:
         node = self.node
@@ -126,9 +118,8 @@ class ResampleCursor(Through):
 
     def reset(self) -> None:
         self.source.reset()
-        self.pass_ += self.node.reshuffle
-        self.go_to(0, [_SMOOTHING] * len(self.node.target))
+        self.seeds = self.seeds.of_next_pass(self.node)
+        self.draws, self.seen = Draws(self.seeds), [_SMOOTHING] * len(self.node.target)
 
     def state(self) -> State:
-        order = {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_}
-        return {**order, "drawn": self.draws.drawn, "seen": [*self.seen], "source": self.source.state()}
+        return {**self.seeds.state(), "drawn": self.draws.drawn, "seen": [*self.seen], "source": self.source.state()}

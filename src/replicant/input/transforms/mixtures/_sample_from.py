@@ -7,8 +7,8 @@ import numpy as np
 
 from ....errors import ElementError
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
-from ..order._shuffle import Drawing
+from ...graph._graph import INFINITE, NOT_COMPARED, UNKNOWN, Cursor, Node, State, known
+from ..order._shuffle import Drawing, Seeds
 from ._combine import Concatenate, Several
 from ._curriculum import Curriculum, WeightTable, checked
 
@@ -50,7 +50,8 @@ class Sample(Drawing):
 
     weights: tuple[float, ...] | Curriculum | None = None
     stop_on_empty: bool = False
-    numbers: tuple[int, ...] = ()  # of the choices, among the datasets that were given: those of weight 0 are left out
+    # Of the choices, among the datasets that were given: those of weight 0 are left out.
+    numbers: tuple[int, ...] = dataclasses.field(default=(), metadata=NOT_COMPARED)
 
     @property
     def choices(self) -> tuple[Node, ...]:
@@ -160,14 +161,10 @@ class ChooseCursor(DirectedCursor):
 class SampleCursor(DirectedCursor):
     """Draws. Each draw takes one step of the generator, so a number of draws is a position."""
 
-    def __init__(self, node: Sample, sources: list[Cursor], order: tuple[int, int, int], state: State | None) -> None:
+    def __init__(self, node: Sample, sources: list[Cursor], seeds: Seeds, state: State | None) -> None:
         super().__init__(sources, sources if node.weights is not None else sources[1:], node.stop_on_empty, state)
-        self.node = node
-        self.entropy, self.iteration, self.pass_ = order
-        self._begin(state["drawn"] if state else 0)
-
-    def _begin(self, drawn: int) -> None:
-        self.numbers = Draws(self.entropy, self.iteration, self.pass_, drawn)
+        self.node, self.seeds = node, seeds
+        self.numbers = Draws(seeds, state["drawn"] if state else 0)
 
     def next_choice(self) -> int | None:
         for _ in range(_MOST_FRUITLESS):
@@ -203,26 +200,23 @@ class SampleCursor(DirectedCursor):
             return True
         step = self.node.weights.after(self.numbers.drawn)
         if step is not None:
-            self._begin(step)
+            self.numbers = Draws(self.seeds, step)
         return step is not None
 
     def reset(self) -> None:
         super().reset()
-        self.pass_ += self.node.reshuffle
-        self._begin(0)
+        self.seeds = self.seeds.of_next_pass(self.node)
+        self.numbers = Draws(self.seeds)
 
     def state(self) -> State:
-        order = {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_}
-        return {**order, "drawn": self.numbers.drawn, **super().state()}
+        return {**self.seeds.state(), "drawn": self.numbers.drawn, **super().state()}
 
 
 class Draws:
     """Random numbers from 0 to 1, one at a time, from any number on."""
 
-    def __init__(self, entropy: int, iteration: int, pass_: int, drawn: int) -> None:
-        bits = np.random.PCG64([entropy, iteration, pass_])
-        bits.advance(drawn)
-        self._rng = np.random.Generator(bits)
+    def __init__(self, seeds: Seeds, drawn: int = 0) -> None:
+        self._rng = seeds.generator(drawn)
         self._ready: list[float] = []
         self.drawn = drawn
 

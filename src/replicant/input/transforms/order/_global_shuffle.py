@@ -8,14 +8,15 @@ import dataclasses
 from typing import Any
 
 from ....errors import DatasetError
-from ...files._files import FileNames, ReadFiles, paths_of
+from ...files._file_names import FileNames
+from ...files._files import ReadFiles, paths_of
 from ...files._indexed import IndexedFiles, indexed_below
 from ...graph._blocks import Block
-from ...graph._graph import Cursor, Node, OneInput, State, rewrite
+from ...graph._graph import Counting, Cursor, Node, OneInput, State, rewrite
 from ..elements._map import Map
 from ._group_shuffle import GroupShuffle
 from ._permutation import Chunks
-from ._shuffle import Drawing
+from ._shuffle import Drawing, Seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +34,7 @@ class GlobalShuffle(OneInput, Drawing):
 
     @property
     def label(self) -> str:
-        settings = [] if self.seed is None else [f"seed={self.seed}"]
-        return f"global_shuffle({', '.join([*settings, *([] if self.reshuffle else ['reshuffle_each_iteration=False'])])})"
+        return f"global_shuffle({', '.join(self.settings)})"
 
     @property
     def sampled(self) -> Node:
@@ -50,21 +50,17 @@ class GlobalShuffle(OneInput, Drawing):
         return GlobalShuffleCursor(self, self.draws(state), state["next"] if state else 0)
 
 
-class GlobalShuffleCursor(Cursor):
+class GlobalShuffleCursor(Counting):
     """Counts."""
 
-    def __init__(self, node: GlobalShuffle, order: tuple[int, int, int], position: int) -> None:
-        self.node, self.position = node, position
-        self.entropy, self.iteration, self.pass_ = order
-        self.size = node.cardinality
+    def __init__(self, node: GlobalShuffle, seeds: Seeds, position: int) -> None:
+        super().__init__(position, node.cardinality)
+        self.node, self.seeds = node, seeds
         read = node.input.reader()
         assert read is not None, "checked when the dataset was made"
         self.read = read
         self.files = indexed_below(node.input)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.order = Chunks(self.size, (self.entropy, self.iteration, self.pass_))
+        self.order = Chunks(self.size, seeds)
 
     def pull(self, limit: int) -> Block | None:
         if self.position >= self.size:
@@ -75,18 +71,13 @@ class GlobalShuffleCursor(Cursor):
         self.position -= len(numbers) - block.size
         return block
 
-    def skip(self, count: int) -> int:
-        skipped = min(count, self.size - self.position)
-        self.position += skipped
-        return skipped
-
     def reset(self) -> None:
-        self.position = 0
-        self.pass_ += self.node.reshuffle
-        self._begin()
+        super().reset()
+        self.seeds = self.seeds.of_next_pass(self.node)
+        self.order = Chunks(self.size, self.seeds)
 
     def state(self) -> State:
-        state = {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_, "next": self.position}
+        state = {**self.seeds.state(), **super().state()}
         return {**state, "files": [each.identity for each in self.files]} if self.files else state
 
     @property

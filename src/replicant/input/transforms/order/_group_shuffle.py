@@ -7,12 +7,13 @@ of these. So the position is the number of the window and a number in it, and ea
 import dataclasses
 
 from ....errors import DatasetError
-from ...files._files import FileParts, ReadFiles, path_and_part
+from ...files._file_names import FileParts
+from ...files._files import ReadFiles, path_and_part
 from ...files.columns._groups import Group, Held
 from ...graph._blocks import Block
 from ...graph._graph import Cursor, Node, State, nodes
 from ._permutation import Chunks
-from ._shuffle import Drawing
+from ._shuffle import Drawing, Seeds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,9 +24,7 @@ class GroupShuffle(Drawing, ReadFiles):
 
     @property
     def label(self) -> str:
-        settings = [] if self.seed is None else [f"seed={self.seed}"]
-        settings += [] if self.reshuffle else ["reshuffle_each_iteration=False"]
-        return f"global_shuffle({', '.join([*settings, f'window={self.window}'])}) of {self.form.label}"
+        return f"global_shuffle({', '.join([*self.settings, f'window={self.window}'])}) of {self.form.label}"
 
     @property
     def sampled(self) -> Node:
@@ -51,16 +50,12 @@ class GroupShuffle(Drawing, ReadFiles):
 class GroupShuffleCursor(Cursor):
     """Holds one window. What is wrong in its files is raised after its elements, so that the others are not lost."""
 
-    def __init__(self, node: GroupShuffle, order: tuple[int, int, int], state: State | None) -> None:
-        self.node = node
-        self.entropy, self.iteration, self.pass_ = order
+    def __init__(self, node: GroupShuffle, seeds: Seeds, state: State | None) -> None:
+        self.node, self.seeds = node, seeds
         self.skipped_before = 0  # in windows that are left
         self.window, self.next, self.failed = (state["window"], state["next"], state["failed"]) if state else (0, 0, 0)
         self.digest: str | None = state["digest"] if state else None  # of the window's files when the position was saved
         self.count: int | None = state["groups"] if state else None
-        self._forget()
-
-    def _forget(self) -> None:
         self.windows: list[list[Group]] | None = None
         self.held: Held | None = None
         self.order: Chunks | None = None
@@ -72,7 +67,7 @@ class GroupShuffleCursor(Cursor):
             if self.count not in (None, len(groups)):
                 raise self._changed(f"they had {self.count} parts in all, and have {len(groups)} now")
             self.count = len(groups)
-            ordered = Chunks(len(groups), (self.entropy, self.iteration, self.pass_)).permutation.all()
+            ordered = Chunks(len(groups), self.seeds).permutation.all()
             size = self.node.window
             self.windows = [[groups[i] for i in ordered[at : at + size]] for at in range(0, len(groups), size)]
         return self.windows
@@ -83,7 +78,7 @@ class GroupShuffleCursor(Cursor):
             if self.digest not in (None, held.digest) or self.next > held.size or self.failed > len(held.failures):
                 raise self._changed(f"those of window {self.window} are others, or have {held.size} elements now")
             self.digest, self.held = held.digest, held
-            self.order = Chunks(held.size, (self.entropy, self.iteration, self.pass_, self.window))
+            self.order = Chunks(held.size, (*self.seeds, self.window))
         return self.held
 
     def _changed(self, what: str) -> DatasetError:
@@ -141,8 +136,8 @@ class GroupShuffleCursor(Cursor):
     def reset(self) -> None:
         self.skipped_before = self.num_skipped
         self.window, self.next, self.failed, self.digest, self.count = 0, 0, 0, None, None
-        self.pass_ += self.node.reshuffle
-        self._forget()
+        self.seeds = self.seeds.of_next_pass(self.node)
+        self.windows = self.held = self.order = None
 
     def close(self) -> None:
         self.skipped_before = self.num_skipped
@@ -156,4 +151,4 @@ class GroupShuffleCursor(Cursor):
         left = self.held is not None and self.next == self.held.size and self.failed == len(self.held.failures)
         here = (self.window + 1, 0, 0, None) if left else (self.window, self.next, self.failed, self.digest)
         numbers = dict(zip(("window", "next", "failed", "digest"), here, strict=True))
-        return {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_, "groups": self.count, **numbers}
+        return {**self.seeds.state(), "groups": self.count, **numbers}

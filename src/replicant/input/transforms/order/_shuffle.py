@@ -9,12 +9,12 @@ import contextvars
 import dataclasses
 import itertools
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...graph._blocks import Block, concatenate
-from ...graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
+from ...graph._graph import NOT_COMPARED, Cursor, Node, OneInput, State, Through, pull_exactly
 
 _REPLAY_CHUNK = 1 << 16
 
@@ -45,6 +45,27 @@ class Iterations:
             self._next = max(self._next, iteration + 1)
 
 
+class Seeds(NamedTuple):
+    """What the random numbers of a pass are made from."""
+
+    entropy: int
+    iteration: int
+    pass_: int = 0
+
+    def generator(self, drawn: int = 0) -> np.random.Generator:
+        """Return the generator of these numbers, after some of them."""
+        bits = np.random.PCG64(self)
+        return np.random.Generator(bits.advance(drawn) if drawn else bits)
+
+    def of_next_pass(self, node: "Drawing") -> "Seeds":
+        """Return the seeds of the next pass, which are the same if the node does not draw anew in each."""
+        return self._replace(pass_=self.pass_ + node.reshuffle)
+
+    def state(self) -> State:
+        """Return their part of a position."""
+        return {"entropy": self.entropy, "iteration": self.iteration, "pass": self.pass_}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawing(Node):
     """A node that draws random numbers. ``entropy``, the number of the iteration and that of the pass in it determine them.
@@ -54,20 +75,26 @@ class Drawing(Node):
 
     seed: int | None = None
     reshuffle: bool = True
-    entropy: int = 0
-    iterations: Iterations = dataclasses.field(default_factory=Iterations)
-    made_in_function: bool = dataclasses.field(default_factory=in_function.get)
+    entropy: int = dataclasses.field(default=0, metadata=NOT_COMPARED)
+    iterations: Iterations = dataclasses.field(default_factory=Iterations, metadata=NOT_COMPARED)
+    made_in_function: bool = dataclasses.field(default_factory=in_function.get, metadata=NOT_COMPARED)
 
-    def draws(self, state: State | None) -> tuple[int, int, int]:
-        """Return entropy, iteration and pass: of a new iteration, or of the position, after which later ones are numbered."""
+    @property
+    def settings(self) -> list[str]:
+        """The seed and the like, as the user would write them for a shuffle."""
+        seed = [] if self.seed is None else [f"seed={self.seed}"]
+        return seed if self.reshuffle else [*seed, "reshuffle_each_iteration=False"]
+
+    def draws(self, state: State | None) -> Seeds:
+        """Return what a new iteration draws from, or that of a position, after which later iterations are numbered."""
         if state is None:
             entropy = self.entropy if self.iterations.entropy is None else self.iterations.entropy
-            return entropy, self.iterations.draw() if self.reshuffle else 0, 0
+            return Seeds(entropy, self.iterations.draw() if self.reshuffle else 0)
         if self.reshuffle:
             self.iterations.ensure_past(state["iteration"])
         if self.seed is None:
             self.iterations.entropy = state["entropy"]
-        return state["entropy"], state["iteration"], state["pass"]
+        return Seeds(state["entropy"], state["iteration"], state["pass"])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,12 +105,7 @@ class Shuffle(OneInput, Drawing):
 
     @property
     def label(self) -> str:
-        settings = [str(self.buffer_size)]
-        if self.seed is not None:
-            settings.append(f"seed={self.seed}")
-        if not self.reshuffle:
-            settings.append("reshuffle_each_iteration=False")
-        return f"shuffle({', '.join(settings)})"
+        return f"shuffle({', '.join([str(self.buffer_size), *self.settings])})"
 
     @property
     def sampled(self) -> Node:
@@ -99,34 +121,24 @@ class Shuffle(OneInput, Drawing):
 class ShuffleCursor(Through):
     """Works in three phases: fill the buffer, swap while there is input, drain the rest as one permutation."""
 
-    def __init__(self, node: Shuffle, source: Cursor, order: tuple[int, int, int]) -> None:
+    def __init__(self, node: Shuffle, source: Cursor, seeds: Seeds) -> None:
         super().__init__(source)
-        self.node = node
-        self.entropy, self.iteration, self.pass_ = order
-        self._begin()
-
-    def _begin(self) -> None:
-        self.begin = self.source.state()
-        self.rng = np.random.Generator(np.random.PCG64([self.entropy, self.iteration, self.pass_]))
+        self.node, self.seeds = node, seeds
+        self.begin, self.rng = source.state(), seeds.generator()
         self.buffer: Block | None = None
         self.order: np.ndarray | None = None  # of the elements while draining
         self.filled = self.swapped = self.drained = 0
 
     def reset(self) -> None:
         self.source.reset()
-        self.pass_ += self.node.reshuffle
-        self._begin()
+        self.seeds = self.seeds.of_next_pass(self.node)
+        self.begin, self.rng = self.source.state(), self.seeds.generator()
+        self.buffer = self.order = None
+        self.filled = self.swapped = self.drained = 0
 
     def state(self) -> State:
-        return {
-            "entropy": self.entropy,
-            "iteration": self.iteration,
-            "pass": self.pass_,
-            "filled": self.filled,
-            "swapped": self.swapped,
-            "drained": self.drained,
-            "begin": self.begin,
-        }
+        phases = {"filled": self.filled, "swapped": self.swapped, "drained": self.drained}
+        return {**self.seeds.state(), **phases, "begin": self.begin}
 
     def pull(self, limit: int) -> Block | None:
         if self.buffer is None and not self._fill():
