@@ -1,6 +1,7 @@
 """The arguments of ``strategy.run``, as the replicas see them."""
 
 import dataclasses
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ class Inputs:
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
         return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
 
-    @property
+    @cached_property
     def ragged(self) -> bool:
         """Whether the replicas' arrays differ in shape or their Python objects differ, so that each is traced separately."""
         return any(isinstance(x, PerReplica) and x.stacked is None and not stays_on_host(x) for x in self.leaves)
