@@ -14,7 +14,7 @@ import replicant
 from replicant import kernels
 from replicant.errors import ArgumentError
 from replicant.kernels.xla import _same_thread
-from replicant.programs.running import _same_thread_dispatch
+from replicant.programs.running import _executable, _same_thread_dispatch
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -353,6 +353,23 @@ def test_threads_that_share_a_function():
     for thread in threads:
         thread.join(60)
     assert float(total.value()) == 4 * 4 * 50
+
+
+@pytest.mark.parametrize(
+    ("fn", "devices", "kind"),
+    [
+        (lambda x: x + 1, 1, "SameThread"),
+        (lambda x: jax.pure_callback(lambda x: x + 1, x, x), 1, "Plain"),  # nobody may wait for it
+        (lambda x: x + 1, 2, "Plain"),
+    ],
+)
+def test_how_programs_are_started(fn, devices, kind):
+    placement = replicant.MirroredStrategy([f"cpu:{i}" for i in range(devices)])._placement
+    program = _executable.Executable("a step", lambda state: (fn(state), fn(state)), placement)
+    for _ in range(2):
+        state = jax.device_put(np.float32(1), placement.mirrored)
+        assert [float(x) for x in program.start(state)] == [2.0, 2.0]
+        assert type(program._launch).__name__ == kind
 
 
 @pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])

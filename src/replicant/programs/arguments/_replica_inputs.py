@@ -37,9 +37,7 @@ class Inputs:
     @property
     def names(self) -> list[str]:
         """The user's name of each leaf, such as "args[0]['image']"."""
-        numbered = jax.tree.unflatten(self.tree, range(len(self.leaves)))
-        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
-        return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
+        return argument_names(self.tree)
 
     @cached_property
     def ragged(self) -> bool:

@@ -46,11 +46,8 @@ def run_spmd(step: StepInputs) -> Any:
     _check_reductions(step, traced, refs, given)
     is_out_stacked = _check_writes(step, traced, layouts)
     out_layouts = [*[ROW if s else None for s in is_out_stacked], *[step.layout_of(ref) for ref in traced.written]]
-
-    if step.placement.fused:
-        results = _fused(step, traced.closed, inputs, layouts, out_layouts)
-    else:
-        results = _side_by_side(step, traced.closed, inputs, layouts, out_layouts, num_results=traced.num_results)
+    compute = _fused if step.placement.fused else _side_by_side
+    results = compute(step, traced, inputs, layouts, out_layouts)
     for ref, value in zip(traced.written, results[traced.num_results :], strict=True):
         cross.write_raw(ref, value)
     values = [PerReplica.from_stacked(x) if s else as_mirrored(x, n) for x, s in zip(results, is_out_stacked, strict=False)]
@@ -83,18 +80,13 @@ def _accumulates(ref: Ref) -> str | None:
 
 
 def _side_by_side(
-    step: StepInputs,
-    closed: ClosedJaxpr,
-    inputs: list[Any],
-    layouts: list[Layout],
-    out_layouts: list[Layout],
-    *,
-    num_results: int,
+    step: StepInputs, traced: Rehearsal, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
 ) -> Sequence[Any]:
-    """Compute each replica on its own device. The first `num_results` are the function's results, and the rest its state."""
+    """Compute each replica on its own device."""
+    closed = traced.closed
     varies = [layout is not None for layout in layouts]
     _check_host_calls(step, closed)
-    riders = _riders(step, closed, out_layouts[:num_results])
+    riders = _riders(step, closed, out_layouts[: traced.num_results])  # not for its state
     known = {*riders.indices} if riders else set[int]()
 
     def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
@@ -130,10 +122,10 @@ def _check_host_calls(step: StepInputs, closed: ClosedJaxpr) -> None:
 
 
 def _fused(
-    step: StepInputs, closed: ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
+    step: StepInputs, traced: Rehearsal, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
 ) -> Sequence[Any]:
     """Compute all replicas on one device."""
-    varies = [layout is not None for layout in layouts]
+    closed, varies = traced.closed, [layout is not None for layout in layouts]
     shapes = [_shape(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     k = len(closed.consts)
     trace = jax.make_jaxpr(lambda *xs: _unmarked(step, ClosedJaxpr(closed.jaxpr, list(xs[:k])), xs[k:], varies))
