@@ -166,8 +166,7 @@ class Executable:
         elif is_debugging():
             return self._whole()  # and choose later
         elif placement.planning is None and _segmented.can_be_cut(self._traced(inputs).jaxpr, inputs, placement.mirrored):
-            home, may_fail = placement.mirrored, self.may_fail
-            self._launch = _segmented.InSegments(self._traced_again, self._whole(), home, may_fail=may_fail)
+            self._launch = _segmented.InSegments(self._traced_again, self._whole(), placement.mirrored, may_fail=self.may_fail)
         else:
             self._launch = self._whole()
         return self._launch

@@ -59,9 +59,8 @@ class StepInputs:
 
     def leaves_of(self, index: int, arrays: Sequence[Any]) -> list[Any]:
         """Return the leaves as replica `index` sees them, with these arrays in the places of those that move."""
-        leaves = list(self.arguments.leaves)
-        for position, value in zip(self.moving, arrays, strict=True):
-            leaves[position] = value
+        given = dict(zip(self.moving, arrays, strict=True))
+        leaves = [given.get(i, x) for i, x in enumerate(self.arguments.leaves)]
         return [x.values[index] if is_distributed(x) else x for x in leaves]
 
     def mesh_axis(self) -> MeshAxis:
