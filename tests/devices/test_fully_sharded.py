@@ -17,7 +17,7 @@ from replicant.errors import ArgumentError, ArgumentTypeError, DivergenceError, 
 from replicant.plan._chips import parse_target
 from replicant.plan._compile import find_step
 from replicant.plan._exchanges import exchanges_in
-from replicant.programs.steps._replica_step import ReplicaStep
+from replicant.programs.steps._step_inputs import StepInputs
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 
@@ -283,7 +283,7 @@ def test_frozen_weights_are_gathered_again_too() -> None:
 @pytest.fixture
 def other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sum as on GPUs and TPUs, by a reduce-scatter."""
-    monkeypatch.setattr(ReplicaStep, "mesh_axis", lambda self: MeshAxis(self.num_replicas, bucket=False))
+    monkeypatch.setattr(StepInputs, "mesh_axis", lambda self: MeshAxis(self.num_replicas, bucket=False))
 
 
 @pytest.mark.usefixtures("other_backend")

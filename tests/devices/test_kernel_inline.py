@@ -14,7 +14,7 @@ import replicant
 from replicant import kernels
 from replicant.errors import ArgumentError
 from replicant.kernels.xla import _same_thread
-from replicant.programs.running import _same_thread_dispatch
+from replicant.programs.running import _executable, _same_thread_dispatch
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -24,12 +24,12 @@ def choices(monkeypatch):
     """What decides for the programs that a test makes, in the order in which they are made."""
     made = []
 
-    class Noted(_same_thread_dispatch.Choice):
+    class Noted(_same_thread_dispatch.SameThread):
         def __init__(self, jitted):
             super().__init__(jitted)
             made.append(self)
 
-    monkeypatch.setattr(_same_thread_dispatch, "Choice", Noted)
+    monkeypatch.setattr(_same_thread_dispatch, "SameThread", Noted)
     return made
 
 
@@ -183,7 +183,7 @@ def test_small_programs(fn, shapes, is_small):
 def test_a_program_decides_when_it_begins_its_second_run_and_each_kind_for_itself(monkeypatch):
     monkeypatch.setattr(_same_thread_dispatch, "_TRIES", 3)
     jitted = jax.jit(lambda x: (jnp.zeros(()), [], [x + 1]))
-    choice, asked = _same_thread_dispatch.Choice(jitted), []
+    choice, asked = _same_thread_dispatch.SameThread(jitted), []
     for size in [3, 5, 3, 5, 5, 3, 7, 3, 7, 9, 3, 9, 9]:
         asked.append((size, choice.may_be_new(), jitted._cache_size()))
         if choice.may_be_new():
@@ -210,7 +210,7 @@ def test_a_program_decides_when_it_begins_its_second_run_and_each_kind_for_itsel
 def test_programs_are_not_searched_for_ever(monkeypatch):
     monkeypatch.setattr(_same_thread_dispatch, "_TRIES", 3)
     jitted = jax.jit(lambda x: (jnp.zeros(()), [], [x + 1]))
-    choice, asked = _same_thread_dispatch.Choice(jitted), []
+    choice, asked = _same_thread_dispatch.SameThread(jitted), []
     for size in [3, 3, 5, 3, 3, 3, 3, 3]:
         asked.append((size, choice.may_be_new()))
         if choice.may_be_new():
@@ -274,7 +274,7 @@ def test_callbacks_are_called_as_before(choices):
 
     _, _, _, results = made(lambda x: jax.pure_callback(noted, jax.ShapeDtypeStruct((), jnp.float32), x[0, 1]))
     assert (results, calls) == ([2.0, 4.0, 6.0], [1.0, 1.0, 1.0])
-    assert choices[0]._wait_every == 0
+    assert choices == []
 
 
 def test_training_is_the_same_to_the_last_bit():
@@ -355,6 +355,23 @@ def test_threads_that_share_a_function():
     assert float(total.value()) == 4 * 4 * 50
 
 
+@pytest.mark.parametrize(
+    ("fn", "devices", "kind"),
+    [
+        (lambda x: x + 1, 1, "SameThread"),
+        (lambda x: jax.pure_callback(lambda x: x + 1, x, x), 1, "Plain"),  # nobody may wait for it
+        (lambda x: x + 1, 2, "Plain"),
+    ],
+)
+def test_how_programs_are_started(fn, devices, kind):
+    placement = replicant.MirroredStrategy([f"cpu:{i}" for i in range(devices)])._placement
+    program = _executable.Executable("a step", lambda state: (fn(state), fn(state)), placement)
+    for _ in range(2):
+        state = jax.device_put(np.float32(1), placement.mirrored)
+        assert [float(x) for x in program.start(state)] == [2.0, 2.0]
+        assert type(program._launch).__name__ == kind
+
+
 @pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])
 def test_nothing_is_decided_while_jax_debugs(choices, option):
     with jax.disable_jit() if option == "jax_disable_jit" else jax.debug_nans(True):
@@ -370,8 +387,8 @@ from replicant.programs.running import _same_thread_dispatch
 
 hits, choices = [], []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-make = _same_thread_dispatch.Choice.__init__
-_same_thread_dispatch.Choice.__init__ = lambda self, jitted: (make(self, jitted), choices.append(self))[0]
+make = _same_thread_dispatch.SameThread.__init__
+_same_thread_dispatch.SameThread.__init__ = lambda self, jitted: (make(self, jitted), choices.append(self))[0]
 
 def large(x):
     products = jax.lax.optimization_barrier(x @ x.T)

@@ -10,7 +10,7 @@ import pytest
 
 import replicant
 from replicant.kernels.xla import _heap
-from replicant.programs.running import _executable
+from replicant.programs.running import _launch, _same_thread_dispatch, _segmented
 
 MB = 1 << 20
 
@@ -84,20 +84,15 @@ def test_results_count_but_for_those_that_overwrite_the_state(asked, devices):
     assert [events for _, events in asked] == [[], []]
 
 
-@pytest.fixture
-def executable():
-    placement = replicant.MirroredStrategy(["cpu:0"])._placement
-    return _executable.Executable("a step", lambda state: (state, state), placement)
-
-
 @pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])
-def test_nothing_is_asked_while_jax_debugs(executable, option):
+def test_nothing_is_asked_while_jax_debugs(option):
     with jax.disable_jit() if option == "jax_disable_jit" else jax.debug_nans(True):
-        assert executable._fresh(None) == 0
+        assert _launch.size_of_run(None) == 0
+        assert _same_thread_dispatch.SameThread(None)._size(None) == 0
 
 
-def test_a_program_in_segments_has_no_size(executable):
-    assert executable._fresh(object.__new__(_executable._segmented.Segmented)) == 0
+def test_a_program_in_segments_has_no_size():
+    assert _launch.size_of_run(object.__new__(_segmented.Segmented)) == 0
 
 
 PIECES = """

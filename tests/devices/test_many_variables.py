@@ -10,9 +10,9 @@ import pytest
 import replicant
 from replicant import _tape
 from replicant.programs import _program
-from replicant.programs.steps import _replica_step
+from replicant.programs.steps import _rehearsal, _spmd, _step_inputs
 
-OWN = {module.__file__ for module in (_tape, _program, _replica_step)}
+OWN = {module.__file__ for module in (_tape, _program, _rehearsal, _spmd, _step_inputs)}
 
 
 def lines_to_trace(count: int) -> int:

@@ -19,7 +19,7 @@ from replicant.plan import make_plan
 from replicant.plan._chips import parse_target
 from replicant.plan._compile import find_step
 from replicant.plan._exchanges import exchanges_in
-from replicant.programs.steps._replica_step import ReplicaStep
+from replicant.programs.steps._step_inputs import StepInputs
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 
@@ -207,11 +207,11 @@ def test_batch_statistics_in_a_loop_are_those_of_mirrored_replicas() -> None:
 
 @pytest.mark.slow
 def test_other_backends_sum_by_a_reduce_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mesh_axis(step: ReplicaStep) -> MeshAxis:
+    def mesh_axis(step: StepInputs) -> MeshAxis:
         return MeshAxis(step.num_replicas, bucket=False, rest=step.strategy.placement.model_axis_at_rest)
 
     expected = loop(ONE("cpu:0"), epochs=1)
-    monkeypatch.setattr(ReplicaStep, "mesh_axis", mesh_axis)
+    monkeypatch.setattr(StepInputs, "mesh_axis", mesh_axis)
     assert_equal(loop(cut(4), epochs=1), expected)
 
 

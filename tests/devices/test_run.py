@@ -10,6 +10,7 @@ import pytest
 
 import replicant
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, DeviceError, MixedStrategyError
+from replicant.programs.arguments._replica_inputs import Inputs
 from replicant.strategies._devices import check_one_kind
 
 pytestmark = pytest.mark.both_ways
@@ -33,6 +34,17 @@ def ids(strategy: replicant.Strategy) -> replicant.PerReplica:
 def rows(value: object) -> list[object]:
     assert isinstance(value, replicant.DistributedValues)
     return [np.asarray(v).tolist() for v in value.values]
+
+
+def test_whether_replicas_have_rows_is_known_from_shapes() -> None:
+    def look(x: Any) -> list[bool]:
+        batch = replicant.PerReplica.from_stacked(x)
+        return [Inputs.of(((batch,), {}), 2).has_rows(r) for r in range(2)]
+
+    assert not jax.make_jaxpr(lambda x: look(x) and x)(jnp.ones((2, 3))).eqns
+    assert [look(np.ones(shape)) for shape in [(2, 3), (2, 0), (2,)]] == [[True, True], [False, False], [True, True]]
+    ragged = Inputs.of(((replicant.PerReplica([np.ones(3), np.ones(0)]), "text"), {}), 2)
+    assert [ragged.has_rows(r) for r in range(2)] == [True, False]
 
 
 def test_each_replica_gets_its_own_part_of_nested_arguments(two: replicant.MirroredStrategy) -> None:

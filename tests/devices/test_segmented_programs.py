@@ -253,6 +253,28 @@ def test_a_program_stays_whole_where_jax_looks_into_it(option: str, made: list[A
     assert float(variable) == 1024.0**2
 
 
+def test_inputs_for_which_a_program_calls_the_host_may_come_after_others(made: list[Any]) -> None:
+    """From then on it overwrites nothing, whatever its inputs are."""
+    placement = replicant.MirroredStrategy(["cpu:0"])._placement
+
+    def step(state: list[Any], x: Any) -> tuple[Any, list[Any]]:
+        for _ in range(10):
+            state = [state[0] * 2 + jnp.sum(x)]
+        if len(x) == 4:
+            state = [jax.pure_callback(lambda value: value + 1, jax.ShapeDtypeStruct((), jnp.float32), state[0])]
+        return state[0], state
+
+    program, results, kept = _executable.Executable("a step", step, placement), [], []
+    for count in (3, 3, 4, 3):
+        state = [jax.device_put(np.float32(1), placement.mirrored)]
+        result, _ = program.start(state, jnp.ones(count))
+        results.append(float(result))
+        kept.append(not state[0].is_deleted())
+    assert results == [1024 + 3 * 1023] * 2 + [1024 + 4 * 1023 + 1] + [1024 + 3 * 1023]
+    assert kept == [False, False, True, True]
+    assert len(made) == 3  # for each number of rows, and again for the one from before
+
+
 def test_ctrl_c_between_segments_waits_until_the_state_is_stored(made: list[Any]) -> None:
     variables = [replicant.Variable(jnp.zeros(3)) for _ in range(20)]
 

@@ -76,7 +76,6 @@ class Program:
         def flat(inputs: list[Any]) -> list[Any]:
             known = dict(zip([*self.written, *self.kept], inputs[:count], strict=True))
             recorder = CrossRecorder(given_values(known), self.placement, self._trace.facts)
-            recorder.run_facts = self._trace.run_facts
             with tracing():
                 found, values = traced_call(self._call_function, recorder, inputs[count:], None, self.placement)
             state = dict(zip(found.written, values[len(found.stacked) :], strict=True))
@@ -108,8 +107,7 @@ class Program:
         placement, n = self.placement, self.placement.num_replicas
 
         def abstract(ref: Ref) -> jax.ShapeDtypeStruct:
-            shape = (n, *ref.shape) if ref.copies(n) else tuple(ref.shape)
-            return jax.ShapeDtypeStruct(shape, ref.dtype, sharding=ref.home(placement))
+            return jax.ShapeDtypeStruct(ref.aval(n).shape, ref.dtype, sharding=ref.home(placement))
 
         return [abstract(ref) for ref in self.written], [abstract(ref) for ref in self.kept], _placed(arrays, placement)
 
@@ -135,7 +133,7 @@ class Program:
                 inputs = self._inputs(arrays)
                 outputs = self.executable.start(*inputs, keeper=self._overwritten)
             self.executable.settle(inputs[0], outputs, self._overwritten)
-        return self._trace.shape.fill(outputs[0], on_host, computed)
+        return self._trace.template.fill(outputs[0], on_host, computed)
 
 
 def _placed(arrays: list[Any], placement: Placement) -> list[Any]:

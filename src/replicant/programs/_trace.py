@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax.core import ShapedArray
 
 from ..errors import ReplicantError
@@ -19,7 +18,7 @@ from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, PlacementFound
 from ..variables._ref import Ref
 from .arguments._number_guards import Tape
-from .arguments._result_template import Shape, array_homes
+from .arguments._result_template import ResultTemplate, array_homes, kind_in_program
 from .steps._pathless_gradients import learn
 
 # Calls the function in the trace of a recorder, with arrays and with what gives it its numbers.
@@ -35,10 +34,9 @@ class Trace:
         kept: Those that it only reads.
         placement: The devices on which it computes.
         uses_tape: Whether it takes gradients outside of `run`.
-        shape: The form of its results.
+        template: Its results without their arrays.
         stacked: Which of the results are stacks, with a row for each replica.
         facts: What this trace, and earlier ones, have found out.
-        run_facts: The same for each call of `run`.
         closed: The jaxpr. Its inputs are the variables in this order, the arrays, and the numbers.
     """
 
@@ -46,21 +44,15 @@ class Trace:
     kept: list[Ref]
     placement: Placement
     uses_tape: bool
-    shape: Shape
+    template: ResultTemplate
     stacked: list[bool]
     facts: Facts
-    run_facts: list[Facts]
     closed: ClosedJaxpr | None = None
 
     @property
     def refs(self) -> list[Ref]:
         """The variables that the trace has used, in the order of its inputs."""
         return [*self.written, *self.kept]
-
-    def shape_of(self, ref: Ref) -> tuple[int, ...]:
-        """Return the shape of what the program holds of a variable."""
-        n = self.placement.num_replicas
-        return (n, *ref.shape) if ref.copies(n) else tuple(ref.shape)
 
 
 def trace(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement) -> Trace:
@@ -75,11 +67,11 @@ def trace(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement)
     Raises:
         VariablesMade: If the code has made variables.
     """
-    facts, run_facts = Facts(), list[Facts]()
+    facts = Facts()
     start: Placement | None = None
     while True:
         try:
-            found = _once(call, avals, numbers, (start or placement, start is not None), (facts, run_facts))
+            found = _once(call, avals, numbers, placement, facts, start=start)
         except PlacementFound as other:
             start = other.placement
             continue
@@ -88,17 +80,11 @@ def trace(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement)
             return found
 
 
-def _once(
-    call: Call, avals: Sequence[Any], numbers: Tape, where: tuple[Placement, bool], known: tuple[Facts, list[Facts]]
-) -> Trace:
-    (placement, is_found), (facts, run_facts) = where, known
+def _once(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement, facts: Facts, *, start: Placement | None) -> Trace:
     made: list[Trace] = []
 
     def flat(inputs: Inputs, arrays: list[Any]) -> list[Any]:
-        recorder = CrossRecorder(
-            lambda ref, shape: inputs.take(ref, _aval(shape, ref.dtype)), placement if is_found else None, facts
-        )
-        recorder.run_facts = run_facts
+        recorder = CrossRecorder(inputs.take, start, facts)
         with tracing():
             traced, values = traced_call(call, recorder, arrays, inputs, placement)
         recorder.check_made(recorder.values)
@@ -107,7 +93,7 @@ def _once(
 
     closed, inputs = make_jaxpr(flat, list(avals))
     found = made[-1]
-    refs = [(ref, _aval(found.shape_of(ref), ref.dtype)) for ref in found.refs]
+    refs = [(ref, ref.aval(found.placement.num_replicas)) for ref in found.refs]
     given = [(slot, ShapedArray(x.shape, x.dtype, weak_type=True)) for slot, x in zip(numbers.inputs, numbers.avals, strict=True)]
     found.closed = inputs.arranged(closed, refs, given)
     return found
@@ -124,29 +110,21 @@ def traced_call(
     kept = [ref for ref in recorder.known if ref not in recorder.written]
     homes = array_homes(result)
     stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in homes]
-    shape, results = Shape.of(result)
-    found = Trace(
-        written,
-        kept,
-        recorder.placement or placement,
-        recorder.uses_tape,
-        shape,
-        stacked,
-        recorder.facts,
-        recorder.run_facts,
-    )
+    template, results = ResultTemplate.of(result, kind_in_program)
+    placement = recorder.placement or placement
+    found = Trace(written, kept, placement, recorder.uses_tape, template, stacked, recorder.facts)
     return found, [*results, *[recorder.values[ref] for ref in written]]
 
 
-def given_values(known: dict[Ref, Any]) -> Callable[[Ref, tuple[int, ...]], Any]:
+def given_values(known: dict[Ref, Any]) -> Callable[[Ref, ShapedArray], Any]:
     """Return what gives a CrossRecorder the values of variables in a trace that JAX makes again.
 
     Raises:
         ReplicantError: When the code uses another variable than in its first trace.
     """
 
-    def take(ref: Ref, shape: tuple[int, ...]) -> Any:
-        del shape
+    def take(ref: Ref, aval: ShapedArray) -> Any:
+        del aval
         if ref not in known:
             raise ReplicantError(
                 f"The code used variable {ref.name!r} when JAX traced it again, and had not used it before. Let what it uses "
@@ -155,7 +133,3 @@ def given_values(known: dict[Ref, Any]) -> Callable[[Ref, tuple[int, ...]], Any]
         return known[ref]
 
     return take
-
-
-def _aval(shape: tuple[int, ...], dtype: Any) -> ShapedArray:
-    return ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))

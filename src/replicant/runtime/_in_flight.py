@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from ..cluster.jax import _bootstrap, _gloo_chatter
@@ -153,13 +153,6 @@ def _quiet(box: list[Any]) -> AbstractContextManager[None]:
         _supervisor.waited(time.monotonic() - began)
 
     return _gloo_chatter.connecting().quiet(wait)
-
-
-def wait_for_all() -> None:
-    """Wait until all programs have ended, well or not."""
-    while _in_flight:
-        with suppress(RuntimeError, ValueError):  # nobody will read its results
-            _in_flight.popleft().block_until_ready()
 
 
 def forget_failed() -> None:

@@ -8,21 +8,22 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.core import ShapedArray
 
 from ..errors import ContextError, GradientError, MixedStrategyError
-from ..replicas._collectives import in_use
+from ..replicas._collectives import Group, MeshAxis, in_use
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
 from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import in_a_trace
 from ..replicas._placement import Placement
 from ..tracing.gradients import _eager
 from ..tracing.gradients._gathered_variable import gathered_over_model
-from ..tracing.jaxprs._marks import own_p
+from ..tracing.jaxprs._marks import own_p, sync_p
 from ._ref import Ref
 
 
@@ -67,6 +68,7 @@ class Facts:
         answers: The shapes in the exchanges of a ragged step.
         objects: The Python objects that all replicas together bring to these exchanges.
         several: Whether there are several traces, of replicas of different sizes.
+        runs: The same for each call of ``run`` in the function.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class Facts:
         self.answers: dict[int, Any] = {}
         self.objects: dict[int, list[Any]] = {}
         self.several = False
+        self.runs: list[Facts] = []
 
 
 class Recorder:
@@ -176,16 +179,15 @@ class CrossRecorder(Recorder):
     """The recorder of the outer level: ordinary code that is compiled as a whole.
 
     Args:
-        take: Returns the value that a variable has at the beginning, for a shape: that of the variable, or of its stack of copies.
+        take: Returns the value that a variable has at the beginning, given what the program holds: the variable, or its copies.
         placement: The devices, as far as they are known.
         facts: What an earlier trace has found out.
     """
 
-    def __init__(self, take: "Callable[[Ref, tuple[int, ...]], Any]", placement: Placement | None, facts: Facts):
+    def __init__(self, take: Callable[[Ref, ShapedArray], Any], placement: Placement | None, facts: Facts):
         super().__init__(facts)
-        self._take_shape = take
+        self._take_whole = take
         self.placement = placement
-        self.run_facts: list[Facts] = []
         self.num_runs = 0
         self.uses_tape = False
         self.undo_effects: Callable[[], None] = lambda: None  # of the replica function on Python objects, before its next trace
@@ -209,6 +211,13 @@ class CrossRecorder(Recorder):
             if ref.copies(self.num_replicas) and not ref.copies(before):
                 self.values[ref] = split_value(value, ref.aggregation, self.num_replicas)
 
+    def facts_of_next_run(self) -> Facts:
+        """Return what earlier traces have learned about the next call of ``run`` in the program."""
+        index, self.num_runs = self.num_runs, self.num_runs + 1
+        if len(self.facts.runs) == index:
+            self.facts.runs.append(Facts())
+        return self.facts.runs[index]
+
     def use_where_cut(self, ref: Ref) -> None:
         """Note the devices of a variable that several workers have in slices, even if the program does not call ``run``."""
         home = None if ref.strategy is None else ref.strategy.placement
@@ -223,12 +232,8 @@ class CrossRecorder(Recorder):
         """Return the value as the program holds it: a stack if the variable keeps one copy per replica."""
         return self._value(ref)
 
-    def shape_of(self, ref: Ref) -> tuple[int, ...]:
-        """Return the shape of what the program holds of a variable."""
-        return (self.num_replicas, *ref.shape) if ref.copies(self.num_replicas) else tuple(ref.shape)
-
     def _take(self, ref: Ref) -> Any:
-        return self._take_shape(ref, self.shape_of(ref))
+        return self._take_whole(ref, ref.aval(self.num_replicas))
 
     def write_raw(self, ref: Ref, raw: Any) -> None:
         """Note a new value in the form in which the program holds it."""
@@ -250,40 +255,29 @@ class CrossRecorder(Recorder):
         self.write_raw(ref, split_value(value, ref.aggregation, self.num_replicas) if ref.copies(self.num_replicas) else value)
 
 
-class Combiner(Protocol):
-    """What a replica's recorder needs from the other replicas."""
-
-    num_replicas: int
-
-    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array: ...
-    def replica_id(self) -> jax.Array: ...
-    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array: ...
-
-
 class ReplicaRecorder(Recorder):
     """The recorder of the inner level: one replica inside ``run``.
 
     Args:
         take: Returns the value that a variable has for this replica at the beginning.
-        group: The replicas to which this one belongs.
+        group: The replicas to which this one belongs. What they agree on when they write to variables becomes marks in the trace,
+            which are answered once it is known whether the value varies.
         facts: What an earlier trace has found out.
         has_rows: Whether this replica got data in this step.
         slice_axis: Returns the axis along which this replica holds a slice of a variable; None if it has the whole. Code reads and
             assigns the whole variable, except in an optimizer's update, which works on slices (``working_on_slices``).
         model_cut: Returns how a variable is cut over the devices of this replica, if it has several.
-        sums_of_slices: Sums values over the replicas, and returns this replica's slices of the sums.
     """
 
     def __init__(
         self,
         take: Callable[[Ref], Any],
-        group: Combiner,
+        group: Group,
         facts: Facts,
         *,
-        has_rows: bool = True,
-        slice_axis: Callable[[Ref], int | None] = lambda _: None,
-        model_cut: Callable[[Ref], ModelCut | None] = lambda _: None,
-        sums_of_slices: Callable[[Sequence[jax.Array], Sequence[int]], list[jax.Array]] | None = None,
+        has_rows: bool,
+        slice_axis: Callable[[Ref], int | None],
+        model_cut: Callable[[Ref], ModelCut | None],
     ):
         super().__init__(facts)
         self._take = take  # type: ignore[method-assign]  # a function is one, too
@@ -292,7 +286,7 @@ class ReplicaRecorder(Recorder):
         self.num_replicas = group.num_replicas
         self.slice_axis = slice_axis
         self._model_cut = model_cut
-        self._sums_of_slices = sums_of_slices
+        self._num_marks = 0
         self._works = False  # on slices
         self._working: dict[Ref, int] = {}  # those that are cut only meanwhile
         self.cut_values: list[tuple[Ref, Any]] = []  # what was assigned to them, which all replicas must agree on
@@ -324,8 +318,8 @@ class ReplicaRecorder(Recorder):
 
     def sums_of_slices(self, values: Sequence[jax.Array], axes: Sequence[int]) -> list[jax.Array]:
         """Sum each value over the replicas, and return this replica's slice of each sum along its axis."""
-        assert self._sums_of_slices is not None, "only equal replicas on several devices hold slices"
-        return self._sums_of_slices(values, axes)
+        assert isinstance(self._group, MeshAxis), "only equal replicas on several devices hold slices"
+        return self._group.sums_of_slices(values, axes)
 
     def writes_slice(self, ref: Ref) -> bool:
         """Whether an assignment to a variable now takes this replica's slice of it."""
@@ -356,7 +350,8 @@ class ReplicaRecorder(Recorder):
         """Combine `value` over the replicas, as the variable's aggregation says; without one, return it as it is."""
         if ref.on_read or ref.aggregation is VariableAggregation.NONE:
             return value
-        return self._group.sync(ref.aggregation, value, ref.rows_only)
+        index, self._num_marks = self._num_marks, self._num_marks + 1
+        return sync_p.bind(jnp.asarray(value), aggregation=ref.aggregation, rows_only=ref.rows_only, index=index)[0]
 
     def write(self, ref: Ref, value: Any) -> None:
         self.write_combined(ref, self.combine(ref, value))

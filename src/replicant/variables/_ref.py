@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.sharding import Sharding
 
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
@@ -97,6 +98,11 @@ class Ref:
     def copies(self, num_replicas: int) -> bool:
         """Whether the variable enters a program of `num_replicas` as a stack of copies."""
         return self.on_read and num_replicas > 1
+
+    def aval(self, num_replicas: int = 1) -> ShapedArray:
+        """Return the shape and dtype of what a program of `num_replicas` holds of the variable."""
+        shape = (num_replicas, *self.shape) if self.copies(num_replicas) else tuple(self.shape)
+        return ShapedArray(shape, jax.dtypes.canonicalize_dtype(self.dtype, allow_extended_dtype=True))
 
     def slice_axis(self, placement: Placement) -> int | None:
         """Return the axis along which each replica has its slice of the variable; None if each has the whole of it."""

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
-from jax.core import ShapedArray
 
 from ...errors import ArgumentError, ContextError, ReplicantError
 from ...programs.running._segmented import trace_options
@@ -111,7 +110,7 @@ class _WholeBatch(CrossRecorder):
     """The recorder of a step that is one replica with the whole batch."""
 
     def __init__(self, inputs: Inputs, facts: Facts, what: str):
-        super().__init__(lambda ref, _: inputs.take(ref, _aval(ref)), None, facts)
+        super().__init__(inputs.take, None, facts)
         self._what = what
 
     def use(self, placement: Placement) -> None:
@@ -308,7 +307,7 @@ class StatefulStep:
             closed, inputs = make_jaxpr(flat, data)
             recorder, parts, tree = made[-1]
             if recorder.made_variables or not learn(facts, [closed.jaxpr]):
-                refs = [(ref, _aval(ref)) for part in parts for ref in part]
+                refs = [(ref, ref.aval()) for part in parts for ref in part]
                 return recorder, _Traced(inputs.arranged(closed, refs), tree, trace_options())
 
     def _checked(self, outputs: Any) -> Any:
@@ -350,10 +349,6 @@ def _refs(model: Any, name: str) -> list[list[Ref]]:
 
 def _shapes(data: Any) -> Any:
     return jax.tree.map(_shape, data, is_leaf=lambda x: isinstance(x, keras.KerasTensor))
-
-
-def _aval(ref: Ref) -> ShapedArray:
-    return ShapedArray(tuple(ref.shape), jax.dtypes.canonicalize_dtype(ref.dtype, allow_extended_dtype=True))
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

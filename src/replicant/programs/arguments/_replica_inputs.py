@@ -1,6 +1,7 @@
 """The arguments of ``strategy.run``, as the replicas see them."""
 
 import dataclasses
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -36,11 +37,9 @@ class Inputs:
     @property
     def names(self) -> list[str]:
         """The user's name of each leaf, such as "args[0]['image']"."""
-        numbered = jax.tree.unflatten(self.tree, range(len(self.leaves)))
-        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
-        return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
+        return argument_names(self.tree)
 
-    @property
+    @cached_property
     def ragged(self) -> bool:
         """Whether the replicas' arrays differ in shape or their Python objects differ, so that each is traced separately."""
         return any(isinstance(x, PerReplica) and x.stacked is None and not stays_on_host(x) for x in self.leaves)
@@ -52,8 +51,8 @@ class Inputs:
 
     def has_rows(self, index: int) -> bool:
         """Return whether replica `index` has any data: an array that is not empty, or no arrays that could be empty."""
-        mine = [_of_replica(x, index) for x in self.leaves if isinstance(x, PerReplica)]
-        sizes = [x.shape[0] for x in mine if is_array(x) and x.ndim > 0]
+        shapes = [_shape_of_replica(x, index) for x in self.leaves if isinstance(x, PerReplica)]
+        sizes = [shape[0] for shape in shapes if shape]
         return not sizes or any(sizes)
 
     def of_replica(self, index: int) -> list[Any]:
@@ -77,6 +76,13 @@ def _of_replica(leaf: Any, index: int) -> Any:
     if isinstance(leaf, PerReplica) and leaf.stacked is not None:
         return leaf.stacked[index]
     return leaf.values[index] if is_distributed(leaf) else leaf
+
+
+def _shape_of_replica(leaf: PerReplica, index: int) -> tuple[int, ...]:
+    """Return the shape of a replica's array, without computing it; () for other objects."""
+    if leaf.stacked is not None:
+        return leaf.stacked.shape[1:]
+    return leaf.values[index].shape if is_array(leaf.values[index]) else ()
 
 
 def _even(leaf: Any) -> Any:

@@ -1,7 +1,7 @@
 """The results of a traced function: separates their arrays from the rest, and puts the function's structure together again."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,40 +14,64 @@ from ._signature import ARRAY
 _LEAF = jax.tree.structure(0)
 
 
-@dataclasses.dataclass
-class Shape:
-    """The tree of a traced function's results, and those of its leaves that are not arrays."""
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """Replaces an argument in a result, through which it was passed. `position` is its place among the arguments."""
 
-    tree: Any
-    static: list[Any]  # ARRAY where the leaf is an array
-
-    @classmethod
-    def of(cls, result: Any) -> "tuple[Shape, list[Any]]":
-        """Return the shape of `result` and its arrays."""
-        leaves, tree = jax.tree.flatten(result)
-        refuse_in_structure(tree)
-        static = [_Computed(slot_of(leaf)) if is_recording(leaf) else ARRAY if is_array(leaf) else leaf for leaf in leaves]
-        return cls(tree, static), [jnp.asarray(leaf) for leaf, kind in zip(leaves, static, strict=True) if kind is ARRAY]
-
-    def fill(self, arrays: Sequence[Any], on_host: Sequence[Any], computed: Sequence[Any]) -> Any:
-        """Return the result with these arrays, the host arrays that were passed through, and what was computed from numbers."""
-        if self.tree == _LEAF and self.static[0] is ARRAY:  # as nearly always in a loop: the loss
-            return arrays[0]
-        rest = iter(arrays)
-        leaves = [next(rest) if leaf is ARRAY else leaf for leaf in self.static]
-        for i, leaf in enumerate(leaves):
-            if isinstance(leaf, HostArray):
-                leaves[i] = on_host[leaf.position]
-            elif isinstance(leaf, _Computed):
-                leaves[i] = computed[leaf.slot]
-        return jax.tree.unflatten(self.tree, leaves)
+    position: int
 
 
 @dataclasses.dataclass(frozen=True)
-class _Computed:
+class Computed:
     """Replaces a number in a result that was computed from the numbers among the arguments. `slot` is its place on the tape."""
 
     slot: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultTemplate:
+    """The tree of a traced function's results, where None is a leaf, and the kinds of its leaves."""
+
+    tree: Any
+    kinds: list[Any]  # ARRAY, a Passed, a Computed, or the leaf itself
+
+    @classmethod
+    def of(cls, result: Any, kind_of: Callable[[Any], Any]) -> "tuple[ResultTemplate, list[Any]]":
+        """Return the template of `result` and its arrays. `kind_of` returns the kind of a leaf."""
+        leaves, tree = jax.tree.flatten(result, is_leaf=lambda x: x is None)
+        refuse_in_structure(tree)
+        kinds = [*map(kind_of, leaves)]
+        return cls(tree, kinds), [jnp.asarray(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind is ARRAY]
+
+    @property
+    def num_arrays(self) -> int:
+        return sum(kind is ARRAY for kind in self.kinds)
+
+    def leaves(self, arrays: Sequence[Any], passed: Sequence[Any], computed: Sequence[Any] = ()) -> list[Any]:
+        """Return the leaves of the result with these arrays, the arguments, and what was computed from numbers."""
+        rest = iter(arrays)
+        leaves = [next(rest) if kind is ARRAY else kind for kind in self.kinds]
+        for i, kind in enumerate(leaves):
+            if isinstance(kind, Passed):
+                leaves[i] = passed[kind.position]
+            elif isinstance(kind, Computed):
+                leaves[i] = computed[kind.slot]
+        return leaves
+
+    def fill(self, arrays: Sequence[Any], passed: Sequence[Any], computed: Sequence[Any] = ()) -> Any:
+        """Return the result with these leaves."""
+        if self.tree == _LEAF and self.kinds[0] is ARRAY:  # as nearly always in a loop: the loss
+            return arrays[0]
+        return self.tree.unflatten(self.leaves(arrays, passed, computed))
+
+
+def kind_in_program(leaf: Any) -> Any:
+    """Return the kind of a leaf in the result of a whole program, through which only arrays on the host are passed."""
+    if is_recording(leaf):
+        return Computed(slot_of(leaf))
+    if isinstance(leaf, HostArray):
+        return Passed(leaf.position)
+    return ARRAY if is_array(leaf) else leaf
 
 
 def array_homes(result: Any) -> list[Any]:

@@ -12,13 +12,15 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
-from ...kernels.xla import _heap
 from ...replicas._placement import Placement
 from ...replicas._planning import Held, StepFound
 from ...runtime import _in_flight, _steps
 from ...tracing.jaxprs._host_calls import HostErrors, may_fail
 from ...variables._chief import check_same_program
 from . import _same_thread_dispatch, _segmented
+from ._launch import Launch, is_debugging
+from ._over_workers import OverWorkers
+from ._plain import Plain
 
 _traces = ContextVar("_traces", default=False)  # whether a trace that was asked for is under way
 
@@ -48,21 +50,12 @@ class Executable:
         self.name = name
         self._compute = compute
         self.placement = placement
-        self._bounded = placement.deadlocks
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
         self._home = placement.mirrored if placement.on_one_device else None
         self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=self._home)
         self.may_fail = False
         self._host_errors: HostErrors | None = None
-        # A long program becomes one of segments, for each kind of inputs.
-        self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
-        self._segmented: list[_segmented.Segmented] = []
-        self._size_of_results: int | None = None  # once a program of several workers has run
-        self._inline = _same_thread_dispatch.Choice(self._jitted) if self._may_run_inline(placement) else None
-        if placement.world is None:
-            self._first_runs = _heap.FirstRuns(lambda outputs: outputs[0].block_until_ready(), self._fresh)
-        else:  # nobody waits, because others must run it, too, and JAX would compile it once more to tell its temporaries
-            self._first_runs = _heap.FirstRuns(None, lambda *_: self._size_of_results or 0)
+        self._launch: Launch | None = None  # chosen by the first start
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
         """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
@@ -85,7 +78,7 @@ class Executable:
             _traces.reset(asked)
         if self.may_fail or not may_fail(traced.jaxpr.jaxpr):
             return traced
-        self.may_fail, self._inline = True, None
+        self.may_fail, self._launch = True, None
         compute = self._with_token
         if not self.placement.on_one_device and self.placement.world is None:
             self._host_errors, compute = HostErrors(), self._noting_errors
@@ -158,70 +151,38 @@ class Executable:
         if self.placement.world is not None:
             self.placement.world.exchange.count_step()
         try:
-            return self._start_traced(inputs, keeper)
+            return (self._launch or self._choose(inputs))(inputs, keeper)
         except _Untraced:  # before anything has started
             self._traced(inputs)
-            return self._start_traced(inputs, keeper)
+            return (self._launch or self._choose(inputs))(inputs, keeper)
 
-    def _start_traced(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
-        call = _in_flight.call
-        if self.placement.world is not None:
-            outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
-            if self._size_of_results is None:
-                self._size_of_results = _bytes_on_device(outputs[-2])
-            return outputs
-        program = self._segmented_for(inputs) if self._may_be_long else None
-        if self.may_fail:  # nobody may wait for its first runs here
-            return call(program or self._jitted, *inputs, bounded=self._bounded, state=keeper, in_parts=program is not None)
-        if program is not None or self._inline is None:
-            in_parts = program is not None
-            return self._first_runs.run(
-                call, program or self._jitted, *inputs, bounded=self._bounded, state=keeper, in_parts=in_parts
-            )
-        if self._inline.may_be_new():
-            self._inline.decide(inputs)
-        if self._first_runs.are_over:  # as nearly always
-            outputs = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+    def _choose(self, inputs: tuple[Any, ...]) -> Launch:
+        """Choose how to start the programs from now on, of which one is about to start."""
+        placement = self.placement
+        if placement.world is not None:
+            self._launch = OverWorkers(self._jitted, bounded=placement.deadlocks)
+        elif not (placement.on_cpu and placement.on_one_device):
+            self._launch = Plain(self._jitted, bounded=placement.deadlocks, watched=not self.may_fail)
+        elif is_debugging():
+            return self._whole()  # and choose later
+        elif placement.planning is None and _segmented.can_be_cut(self._traced(inputs).jaxpr, inputs, placement.mirrored):
+            self._launch = _segmented.InSegments(self._traced_again, self._whole(), placement.mirrored, may_fail=self.may_fail)
         else:
-            outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
-        self._inline.after_run(outputs[0])
-        return outputs
+            self._launch = self._whole()
+        return self._launch
 
-    @staticmethod
-    def _may_run_inline(placement: Placement) -> bool:
-        return placement.on_cpu and placement.on_one_device and placement.world is None
+    def _whole(self) -> Launch:
+        """Return what starts whole programs of one CPU."""
+        if self.may_fail:
+            return Plain(self._jitted, bounded=False, watched=False)
+        return _same_thread_dispatch.SameThread(self._jitted)
 
-    def _fresh(self, program: Any, *inputs: Any) -> int:
-        """Return the bytes that each run of a program allocates, which has just run on such inputs; 0 if that is not known.
-
-        JAX still has what it compiled, so this compiles nothing.
-        """
-        if isinstance(program, _segmented.Segmented) or jax.config.jax_disable_jit or jax.config.jax_debug_nans:
-            return 0
-        if self._inline is not None and self._inline.fresh_bytes is not None:
-            return self._inline.fresh_bytes
-        return _same_thread_dispatch.fresh_bytes(program.lower(*inputs).compile())
-
-    def _segmented_for(self, inputs: tuple[Any, ...]) -> _segmented.Segmented | None:
-        """Return the program in segments for these inputs; None if the program is not long."""
-        if jax.config.jax_disable_jit or jax.config.jax_debug_nans:
-            return None
-        for known in self._segmented:
-            if known.takes(inputs):
-                return known
-        traced, home = self._traced(inputs), self.placement.mirrored
-        if not _segmented.can_be_cut(traced.jaxpr, inputs, home):
-            self._may_be_long = bool(self._segmented)
-            return None
-        num_donated = 0 if self.may_fail else len(jax.tree.leaves(inputs[0]))
-        self._segmented.append(_segmented.Segmented(traced, inputs, num_donated, home))
-        return self._segmented[-1]
-
-
-def _bytes_on_device(results: Any) -> int:
-    """Return the bytes that results take on one device."""
-    arrays = [x for x in jax.tree.leaves(results) if isinstance(x, jax.Array)]
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arrays)
+    def _traced_again(self, inputs: tuple[Any, ...]) -> Any:
+        """Trace the program for another kind of inputs, which is started as those before."""
+        traced = self._traced(inputs)
+        if self._launch is None:
+            raise _Untraced
+        return traced
 
 
 def found_step(

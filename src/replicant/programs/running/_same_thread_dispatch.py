@@ -13,8 +13,11 @@ import jax
 import jax.extend.core as jex
 
 from ...kernels._switch import is_on
+from ...kernels.xla._heap import FirstRuns
 from ...kernels.xla._same_thread import FAMILY, load_again, objection
+from ...runtime import _in_flight
 from ...tracing.jaxprs._marks import inner_jaxprs
+from ._launch import fresh_bytes, is_debugging, size_of_run, wait
 
 _SMALL_BYTES, _SMALL_FLOPS = 4 << 20, 10_000_000  # that the operations of a small program read and write, and compute
 _LOOPS = frozenset({"while", "scan"})
@@ -24,20 +27,34 @@ _TRIES = 8  # runs of programs that are known, while JAX has one that is not
 _OPTION = "jax_cpu_enable_async_dispatch"
 
 
-class Choice:
-    """Decides where the programs of a jitted function run, which has one for each kind of inputs.
+class SameThread:
+    """Starts programs, and decides where each of them runs (a ``Launch``).
 
     Args:
-        jitted: What ``jax.jit`` has returned. Its programs must run on CPUs, and in one process: where several processes wait for
-            each other, the loop has to see when one of them is lost.
+        jitted: What ``jax.jit`` has returned. Its programs must run on one CPU, and in one process: where several processes wait
+            for each other, the loop has to see when one of them is lost.
     """
 
     def __init__(self, jitted: Any):
         self._jitted = jitted
+        self._first_runs = FirstRuns(wait, self._size)
         self._decided: dict[int, Any] = {}  # JAX's own objects for programs, by their identity
         self._num_settled, self._tries = 0, 0
         self._wait_every, self._runs = 0, 0
         self.fresh_bytes: int | None = None  # of the program that was last decided for
+
+    def __call__(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None, /) -> Any:
+        if self.may_be_new():
+            self.decide(inputs)
+        if self._first_runs.are_over:  # as nearly always
+            outputs = _in_flight.call(self._jitted, *inputs, bounded=False, state=keeper)
+        else:
+            outputs = self._first_runs.run(_in_flight.call, self._jitted, *inputs, bounded=False, state=keeper)
+        self.after_run(outputs[0])
+        return outputs
+
+    def _size(self, program: Any, *inputs: Any) -> int:
+        return size_of_run(program, *inputs) if is_debugging() or self.fresh_bytes is None else self.fresh_bytes
 
     def may_be_new(self) -> bool:
         """Whether JAX has programs that nothing is decided for. To ask takes no time; to find the program of some inputs does."""
@@ -45,7 +62,7 @@ class Choice:
 
     def decide(self, inputs: Sequence[Any]) -> None:
         """Decide for the program that these inputs are about to have. A program that runs only once decides nothing."""
-        if jax.config.jax_disable_jit or jax.config.jax_debug_nans:
+        if is_debugging():
             return
         traced = self._jitted.trace(*inputs)
         compiled = traced.lower().compile()
@@ -82,12 +99,6 @@ class Choice:
             self._runs += 1
             if self._runs % self._wait_every == 0:
                 result.block_until_ready()
-
-
-def fresh_bytes(compiled: Any) -> int:
-    """Return the bytes that each run of a program allocates, for temporary arrays and for results that overwrite no input."""
-    found = compiled.memory_analysis()
-    return 0 if found is None else found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
 
 
 def _is_small(compiled: Any, traced: Any) -> bool:

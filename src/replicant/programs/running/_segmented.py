@@ -1,4 +1,4 @@
-"""``Segmented``: a long program in segments, each compiled by itself, which run one after the other (see ``tracing/segments``)."""
+"""Long programs in segments, each compiled by itself, which run one after the other (see ``tracing/segments``)."""
 
 import collections
 import dataclasses
@@ -10,10 +10,12 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
+from ...runtime import _in_flight
 from ...tracing.jaxprs._bind import bind
 from ...tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ...tracing.segments._identical_segments import Alike
 from ...tracing.segments._segments import Segment, cut
+from ._launch import Launch, is_debugging, start_of_programs
 
 # Equations: those of some 5,000 variables with SGD. What crosses a cut becomes an array. So with tiny layers,
 # a step in segments takes twice the processor time of a whole one, and shorter programs stay whole.
@@ -61,6 +63,40 @@ class Segmented:
             for i in step.unused:  # so that its memory is free
                 slots[i] = None
         return jax.tree.unflatten(self._tree, [slots[i] for i in self._results])
+
+
+class InSegments:
+    """Starts long programs in segments, and others as `whole` does (a ``Launch``).
+
+    Args:
+        trace: Traces the program for some inputs, which JAX caches.
+        whole: Starts programs that are not long.
+        home: The device on which everything is computed; None if JAX decides.
+        may_fail: Whether the programs may fail after they have started. Then they overwrite nothing, and nobody may wait for them.
+    """
+
+    def __init__(self, trace: Callable[..., Any], whole: Launch, home: Sharding | None, *, may_fail: bool):
+        self._trace, self._whole, self._home, self._may_fail = trace, whole, home, may_fail
+        self._start = start_of_programs(watched=not may_fail)
+        self._programs: list[Segmented] = []  # one for each kind of inputs
+
+    def __call__(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None, /) -> Any:
+        program = None if is_debugging() else self._program(inputs)
+        if program is None:
+            return self._whole(inputs, keeper)
+        return self._start(program, *inputs, bounded=False, state=keeper, in_parts=True)
+
+    def _program(self, inputs: tuple[Any, ...]) -> Segmented | None:
+        """Return the program in segments for these inputs; None if the program is not long."""
+        for known in self._programs:
+            if known.takes(inputs):
+                return known
+        traced = self._trace(inputs)
+        if not can_be_cut(traced.jaxpr, inputs, self._home):
+            return None
+        num_donated = 0 if self._may_fail else len(jax.tree.leaves(inputs[0]))
+        self._programs.append(Segmented(traced, inputs, num_donated, self._home))
+        return self._programs[-1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,26 +1,37 @@
-"""``run`` inside the trace of a program: chooses between steps with equal replicas and with replicas of different sizes."""
+"""``run`` inside the trace of a program, which owns the state.
+
+One replica is part of the program that contains it (this file). Several equal ones are traced once (``_spmd.py``), and replicas of
+different sizes one by one (``_ragged.py``).
+"""
 
 from collections.abc import Callable
 from typing import Any
 
+from ...replicas._collectives import SingleReplica
 from ...replicas._context import ActiveStrategy
 from ...variables._recorder import cross_recorder
 from ..arguments._opaque import hide, show
 from ..arguments._replica_inputs import Inputs
 from ._ragged import run_ragged
-from ._replica_step import ReplicaStep
+from ._rehearsal import call
+from ._spmd import run_spmd
+from ._step_inputs import StepInputs
+from ._variable_checks import check_owners
 
 
 def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
     """Run ``fn(*args, **kwargs)`` on all replicas, inside the trace of a program."""
     cross = cross_recorder()
     cross.use(strategy.placement)
-    n = strategy.num_replicas_in_sync
-    inputs = Inputs.of(hide((args, kwargs)), n)
-    return show(_run(ReplicaStep(strategy, fn, inputs, cross), inputs, n))
+    arguments = Inputs.of(hide((args, kwargs)), strategy.num_replicas_in_sync)
+    step = StepInputs(strategy, fn, arguments, cross, cross.facts_of_next_run())
+    if step.num_replicas == 1:
+        return show(_alone(step))
+    return show(run_ragged(step) if arguments.ragged else run_spmd(step))
 
 
-def _run(step: ReplicaStep, inputs: Inputs, n: int) -> Any:
-    if n == 1:
-        return step.alone()
-    return run_ragged(step) if inputs.ragged else step.spmd()
+def _alone(step: StepInputs) -> Any:
+    before = {*step.cross.values}
+    result, _ = call(step, step.arguments.of_replica(0), SingleReplica(), step.cross)
+    check_owners(step.strategy, [ref for ref in step.cross.values if ref not in before])
+    return result
