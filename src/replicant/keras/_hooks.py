@@ -45,7 +45,7 @@ from ._internals import (
 )
 from .cpu import _attention, _batch_norm, _recurrent
 from .data import _adapter, _batch_dtypes, _host_inputs, _normalization_adapt
-from .loops import _batch_ends, _fit, _fit_position, _workers
+from .loops import _batch_ends, _compile, _fit_position, _loop, _step_functions, _step_loop
 from .losses import _call, _labels, _loss_sums
 from .optimizers import _apply, _flat_update, _minimize, _mistakes, _sliced
 from .saving import _files, _saved_layers
@@ -58,7 +58,6 @@ class Slot(enum.Enum):
 
     RESTORE = "a restore that waits for layers to be built"
     SERVERS = "parameter servers"
-    WATCH = "callbacks that watch fits"
 
 
 Wrapper = Callable[..., Any]  # wrapper(inner, self, ...), where `inner` is what it wraps
@@ -192,7 +191,7 @@ HOOKS = (
         (_mistakes.stateless_apply,),
     ),
     Hook(BaseOptimizer, "__setattr__", ("self", "name", "value"), (_mistakes.set_attribute,)),
-    Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
+    Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_step_functions.finalize,)),
     # Losses
     Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_call.call_loss,)),
     Hook(loss_module, "apply_mask", ("sample_weight", "mask", "dtype", "reduction")),
@@ -231,13 +230,13 @@ HOOKS = (
     Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_files.save_file, _files.save)),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
-    Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
-    Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_fit.compile_model,)),
+    Hook(JAXTrainer, "__init__", ("self",), (_compile.remember,)),
+    Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_compile.compile_model,)),
     Hook(Trainer, "_symbolic_build", ("self", "iterator", "data_batch"), (_symbolic_build.build,)),
-    Hook(JAXTrainer, "make_train_function", ("self", "force"), (_fit.make_train,)),
-    Hook(JAXTrainer, "make_test_function", ("self", "force"), (_fit.make_test,)),
-    Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_fit.make_predict,)),
-    Hook(JAXTrainer, "_make_function", ("self", "step_function"), (_fit.note_steps,)),
+    Hook(JAXTrainer, "make_train_function", ("self", "force"), (_step_functions.make_train,)),
+    Hook(JAXTrainer, "make_test_function", ("self", "force"), (_step_functions.make_test,)),
+    Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_step_functions.make_predict,)),
+    Hook(JAXTrainer, "_make_function", ("self", "step_function"), (_step_functions.note_steps,)),
     Hook(
         JAXTrainer,
         "compute_loss_and_updates",
@@ -248,19 +247,24 @@ HOOKS = (
     Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_stateful_step.take, name="test_step"),)),
     Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_stateful_step.take, name="predict_step"),)),
     Hook(JAXTrainer, "jax_state_sync", ("self",)),
-    Hook(JAXTrainer, "_get_jax_state", ("self", *_stateful_step.PARTS["train_step"], "purge_model_variables"), (_fit.get_state,)),
-    # Loops. A fit on parameter servers does not reach the wrappers inside its own.
+    Hook(
+        JAXTrainer,
+        "_get_jax_state",
+        ("self", *_stateful_step.PARTS["train_step"], "purge_model_variables"),
+        (_step_loop.get_state,),
+    ),
+    # Loops. A fit on parameter servers does not reach the wrapper inside its own.
     Hook(
         JAXTrainer,
         "fit",
         (*_LOOP, "y", "batch_size", "epochs", "verbose", "callbacks"),
-        (_fit_position.fit, _workers.loop, Slot.SERVERS, Slot.WATCH, _fit.on_own_mesh, _host_inputs.loop),
+        (_fit_position.fit, Slot.SERVERS, _loop.run),
     ),
-    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_adapter.predict, _workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
-    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
+    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (Slot.SERVERS, _loop.run)),
+    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_loop.run,)),
+    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_batch_dtypes.on_batch, _loop.run)),
+    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_batch_dtypes.on_batch, _loop.run)),
+    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_batch_dtypes.on_batch, _loop.run)),
     Hook(EpochIterator, "__init__", _LOOP, (_fit_position.make_epochs,)),
     Hook(EpochIterator, "_enumerate_iterator", ("self",), (_fit_position.enumerate_steps,)),
     Hook(JAXEpochIterator, "_get_iterator", ("self",), (_fit_position.get_iterator,)),

@@ -7,15 +7,14 @@ reads the input between the two hooks.
 import dataclasses
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
 
-from .. import _hooks
-from .._internals import JAXTrainer
 from ..loops._train_function import Rank, Step, TrainFunction, train_function_of
+from ..state._loop_run import loop_of
 
 
 class Watcher(Protocol):
@@ -72,8 +71,10 @@ def _num_rows(batch: Any) -> int:
 
 
 def attach(model: Any, watcher: Watcher) -> None:
-    """Let `watcher` watch a fit of the model until it is closed, and its train function, if the model has one already."""
+    """Let `watcher` watch the train function of a model, if the model has one already, until it or the loop of the model ends."""
     _fits[watcher] = model
+    if (loop := loop_of(model)) is not None:  # Keras tells callbacks only of fits that succeed
+        loop.at_end.callback(watcher.close)
     if model.train_function is not None:
         train_function_of(model).add(Rank.WATCH, _Watch(watcher))
 
@@ -83,15 +84,3 @@ def detach(watcher: Watcher) -> None:
     model = _fits.pop(watcher, None)
     if model is not None and isinstance(model.train_function, TrainFunction):
         model.train_function.remove(_Watch(watcher))
-
-
-def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Close the watchers of a fit that raised: Keras tells callbacks only of fits that succeed."""
-    try:
-        return original(model, *args, **kwargs)
-    finally:
-        for watcher in [watcher for watcher, watched in _fits.items() if watched is model]:
-            watcher.close()
-
-
-_hooks.fill(_hooks.Slot.WATCH, {(JAXTrainer, "fit"): _fit})

@@ -1,7 +1,5 @@
 """Replicant's datasets as input of ``fit``, ``evaluate`` and ``predict``."""
 
-import contextlib
-import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from types import GeneratorType
@@ -15,6 +13,7 @@ from ...input.files.columns._huggingface import is_huggingface
 from ...input.graph._graph import Node
 from ...replicas._context import planning
 from .. import _internals
+from ..state._loop_run import current_loop
 from ._array_batches import Several, rows_of, several
 from ._batch_dtypes import in_dtypes_of_jax, own_batch, usable_data
 from ._batches import MAX_AHEAD, Batches
@@ -24,29 +23,6 @@ from ._worker_datasets import shared
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
 
 
-_only_builds: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("replicant_only_builds", default=lambda: False)
-
-
-@contextlib.contextmanager
-def building(is_building: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Leave the batches that Keras reads to build a model for the next pass.
-
-    Args:
-        is_building: Returns whether a pass that begins now is one to build the model.
-    """
-    token = _only_builds.set(is_building)
-    try:
-        yield
-    finally:
-        _only_builds.reset(token)
-
-
-def predict(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Predict. Keras reads a batch first if a layer has not been built."""
-    with building(lambda: not all(layer.built for layer in model._flatten_layers())):
-        return original(model, *args, **kwargs)
-
-
 class DatasetAdapter(_internals.DataAdapter):
     """Feeds a Replicant dataset, distributed or not, to Keras as global batches."""
 
@@ -54,14 +30,20 @@ class DatasetAdapter(_internals.DataAdapter):
         self._dataset = dataset
         self._class_weight = class_weight
         self.batches: Batches | None = None  # of the last pass
+        self.keeps_states = False  # whether somebody will ask for positions of passes that begin from now on
         self._num_checked = 0
 
     def get_numpy_iterator(self) -> Batches:
         """Begin a pass that yields tuples (x,), (x, y) or (x, y, sample_weight)."""
         if self.batches is not None and self.batches.only_looks:
             self.batches.close()
+        loop = current_loop()
         self.batches = Batches(
-            self._dataset, self._finished, lambda: _no_batch(repr(self._dataset)), only_looks=_only_builds.get()()
+            self._dataset,
+            self._finished,
+            lambda: _no_batch(repr(self._dataset)),
+            only_looks=loop is not None and loop.only_builds,
+            keeps_states=self.keeps_states,
         )
         return self.batches
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...cluster.exchange._world import World
 from ...errors import ArgumentError
-from ..data._same_batches import Read, read
-from ..data._worker_datasets import active
-from ..state._owner import strategy_of
+from ...strategies._strategy import Strategy
+from ..state._loop_run import LoopRun
+from ..state._same_batches import BatchesRead
 from ._saved_position import Randomness
 
 _COUNTS = (
@@ -34,32 +34,25 @@ _MUTE = "replicant_is_mute"
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "OrbaxCheckpoint")
 
 
-def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``fit``, ``evaluate`` or ``predict``. Prepare and check the loop if the model's strategy has several workers."""
-    strategy = strategy_of(model)
-    world = None if strategy is None else strategy.placement.world
-    if strategy is None or world is None:
-        return original(model, *args, **kwargs)
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
-    outermost = active.get() is None  # not an evaluation inside another loop
+def run(original: Callable[..., Any], loop: LoopRun, strategy: Strategy, args: Any, kwargs: Any) -> Any:
+    """Run ``fit``, ``evaluate`` or ``predict`` together with the other workers of a strategy, with what is this worker's part."""
+    world, bound = strategy.placement.world, inspect.signature(original).bind(*args, **kwargs)
+    assert world is not None, "there are several workers"
+    outermost = loop.workers is None  # not an evaluation inside another loop
     if outermost:
-        _count_alike(world, original.__name__, bound)
+        _count_alike(world, loop.name, bound)
         _shuffle_alike(world)
+    read = loop.batches_read = loop.batches_read or BatchesRead(world)
+    loop.workers = strategy
     if "callbacks" in bound.arguments:
         in_slices = strategy.placement.slices_from is not None
         if in_slices:
             _check_readers(bound.arguments["callbacks"])
         if not world.is_chief:
             bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"], in_slices)
-    own = Read(world) if outermost else read.get() or Read(world)
-    token, read_token = active.set(strategy), read.set(own)
-    try:
-        result = original(*bound.args, **bound.kwargs)
-        if outermost:
-            own.compare()
-    finally:
-        active.reset(token)
-        read.reset(read_token)
+    result = original(*bound.args, **bound.kwargs)
+    if outermost:
+        read.compare()
     return result
 
 

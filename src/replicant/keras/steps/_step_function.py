@@ -31,9 +31,10 @@ from ...variables._chief import chiefs_values
 from ...variables._slices import compare_cut
 from ..cpu._recurrent import in_global_view
 from ..data._array_batches import Several
-from ..data._same_batches import PROBLEM, read
 from ..micro_batches._step import MicroBatchStep
 from ..state._gathered_weights import gathering
+from ..state._loop_run import current_loop
+from ..state._same_batches import PROBLEM
 
 
 @jax.tree_util.register_pytree_node_class
@@ -200,8 +201,9 @@ class StepFunction:
         world = self._placement.world
         if world is None:
             return
-        if (own := read.get()) is not None:
-            own.note(batch)
+        loop = current_loop()
+        if loop is not None and loop.batches_read is not None:
+            loop.batches_read.note(batch)
         key = (program is not self.one, str(signature(data)))
         if key in self._agreed:
             return

@@ -1,66 +1,20 @@
-"""The loops that compute on models now (``fit``, ``evaluate``, ``predict``), and the values that they have taken from variables.
+"""The state of loops: the values that ``fit``, ``evaluate`` and ``predict`` have taken from a model's variables.
 
 Keras's loops empty the variables and pass their values from step to step. Another thread that reads a variable meanwhile gets a
 copy of what the last step has left.
 """
 
-import dataclasses
 import sys
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ...errors import ContextError
+from ._loop_run import all_loops
 
 STATE = "_jax_state"  # where Keras keeps a loop's state
-_PATIENCE = 600.0  # seconds
-
-
-@dataclasses.dataclass(frozen=True)
-class _Loop:
-    model: Any
-    name: str
-    thread: threading.Thread
-
-
-_loops: dict[int, _Loop] = {}  # the outermost loop of each model that has one, by the model's id
-_changed = threading.Condition()
-
-
-@contextmanager
-def running(model: Any, name: str) -> Iterator[None]:
-    """Let only this thread run loops of a model in the block: Keras keeps the state of one loop at a time."""
-    with _changed:
-        is_outermost = id(model) not in _loops or _loops[id(model)].thread is not threading.current_thread()
-        if is_outermost:
-            _wait(model, name)
-            _loops[id(model)] = _Loop(model, name, threading.current_thread())
-    try:
-        yield
-    finally:
-        if is_outermost:
-            with _changed:
-                del _loops[id(model)]
-                _changed.notify_all()
-
-
-def _wait(model: Any, name: str) -> None:
-    """Wait until no other thread runs a loop of the model. Raise if it is `fit`, which may take as long as it likes."""
-    deadline = time.monotonic() + _PATIENCE
-    while (other := _loops.get(id(model))) is not None:
-        if other.name == "fit" or not _changed.wait(deadline - time.monotonic()):
-            too_long = "" if other.name == "fit" else f", and has not ended in {_PATIENCE:g} seconds"
-            raise ContextError(
-                f"{name} of the model {model.name!r} was called in the thread {threading.current_thread().name!r} while its "
-                f"{other.name} runs in the thread {other.thread.name!r}{too_long}. Keras keeps the state of one loop of a model at "
-                f"a time. Call {name} in a callback of that loop, or on a model of this thread: copy = "
-                "keras.models.clone_model(model) once, and copy.set_weights(model.get_weights()) before each call."
-            )
 
 
 def note(model: Any, names: Iterable[str], state: Iterable[Any]) -> None:
@@ -93,7 +47,7 @@ _REFERENCES = _references()
 def in_another_thread(variable: Any) -> bool:
     """Whether a loop of another thread computes on a variable."""
     here = threading.current_thread()
-    return any(loop.thread is not here and _has(loop.model, variable) for loop in list(_loops.values()))
+    return any(loop.thread is not here and _has(loop.model, variable) for loop in all_loops())
 
 
 def _has(model: Any, variable: Any) -> bool:
@@ -102,7 +56,7 @@ def _has(model: Any, variable: Any) -> bool:
 
 def taken(variable: Any) -> Any:
     """Return the value that a loop has taken out of a variable; None if there is none."""
-    for loop in list(_loops.values()):
+    for loop in all_loops():
         state: Mapping[str, Any] = loop.model.__dict__.get(STATE) or {}
         for name, values in state.items():
             for each, value in zip(_PARTS[name](loop.model), values, strict=False):  # other variables may travel behind them

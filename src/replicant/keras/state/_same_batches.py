@@ -1,6 +1,5 @@
 """Checks now and then, by a checksum, that all workers have read the same batches: each worker computes a part of every batch."""
 
-import contextvars
 import zlib
 from typing import Any
 
@@ -20,7 +19,7 @@ PROBLEM = (
 )
 
 
-class Read:
+class BatchesRead:
     """The batches that one worker has read in a loop."""
 
     def __init__(self, world: World):
@@ -43,9 +42,6 @@ class Read:
         if self._count > self._told:
             first, self._told = self._told, self._count
             self._world.agree("batches", f"batches {first} to {self._count - 1} of this loop: sum {self._sum:016x}", PROBLEM)
-
-
-read: contextvars.ContextVar[Read | None] = contextvars.ContextVar("replicant_read", default=None)  # that of the current loop
 
 
 def sum_of(batch: Any) -> int:
