@@ -20,7 +20,7 @@ class MicroBatch:
     Args:
         rows: The number of its rows.
         total: The number of rows of the batch.
-        number: The number of micro-batches of the batch.
+        number: The number of micro-batches in each of which a penalty without rows is added; 1 in ``fit``, which adds it once.
         replica: The number of the replica in ``fit``, where there is no replica context; None if there is only one.
     """
 

@@ -33,13 +33,11 @@ class Forward:
     def __init__(self, model: Any, placement: Placement, batch: Batch, steps: int):
         self.model, self.batch = model, batch
         self.placement = dataclasses.replace(placement, factored=False)
-        most = batch.each + bool(batch.tail)
-        self.parts = Parts(batch.each, max(1, -(-most // steps)))
+        self.parts = Parts(batch.each, max(1, -(-(batch.each + bool(batch.tail)) // steps)))
         self.group: Any = SingleReplica()
         if not placement.on_one_device:
             rest = placement.model_axis_at_rest if placement.has_model_axis else None
             self.group = MeshAxis(placement.num_replicas, placement.deadlocks, placement.bytes_per_pack, rest)
-        self._number = -(-most // self.parts.size)
         self._training = {"training": True} if model._call_has_training_arg else {}
 
     def __call__(self, trainable: Sequence[Any], others: Sequence[Any], rows: Sequence[Any], sums: LossSums) -> Any:
@@ -47,7 +45,7 @@ class Forward:
         model = self.model
         x, y, weights = self.batch.data(rows)
         replica = None if self.placement.on_one_device else self.group.replica_id()
-        micro_batch = MicroBatch(len(rows[0]), self.batch.rows, self._number, replica)
+        micro_batch = MicroBatch(len(rows[0]), self.batch.rows, 1, replica)
         alone = dataclasses.replace(self.placement, fused=True)  # what layers see of the devices
         with in_micro_batch(micro_batch), in_global_view(alone):
             # Keras knows the losses of layers by their ids, and would drop one that has the id of one of an earlier trace.
