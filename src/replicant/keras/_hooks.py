@@ -49,7 +49,7 @@ from .loops import _batch_ends, _compile, _fit_position, _loop, _step_functions,
 from .losses import _call, _labels, _loss_sums
 from .optimizers import _apply, _flat_update, _minimize, _mistakes, _sliced
 from .saving import _files, _saved_layers
-from .state import _gathered_weights, _owner, _seeds, _tracked, _variables
+from .state import _gathered_weights, _loop_state, _owner, _seeds, _tracked, _variables
 from .steps import _remat, _stateful_step, _symbolic_build
 
 
@@ -240,7 +240,7 @@ HOOKS = (
     Hook(
         JAXTrainer,
         "compute_loss_and_updates",
-        ("self", *_stateful_step.PARTS["predict_step"], "metrics_variables", "x", "y", "sample_weight", "training"),
+        ("self", *_loop_state.PARTS["predict_step"], "metrics_variables", "x", "y", "sample_weight", "training"),
         (_gathered_weights.compute_loss,),
     ),
     Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_stateful_step.take, name="train_step"),)),
@@ -250,7 +250,7 @@ HOOKS = (
     Hook(
         JAXTrainer,
         "_get_jax_state",
-        ("self", *_stateful_step.PARTS["train_step"], "purge_model_variables"),
+        ("self", *_loop_state.PARTS["train_step"], "purge_model_variables"),
         (_step_loop.get_state,),
     ),
     # Loops. A fit on parameter servers does not reach the wrapper inside its own.

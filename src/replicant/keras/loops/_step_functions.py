@@ -17,10 +17,11 @@ from .. import _batch_statistics
 from ..micro_batches import _step
 from ..micro_batches._step import computes_parts
 from ..state import _gathered_weights, _loop_state
+from ..state._loop_state import PARTS, variables_of
 from ..state._owner import strategy_of
 from ..state._variables import as_they_lie
 from ..steps import _eager, _stateful_step
-from ..steps._stateful_step import PARTS, StatefulStep
+from ..steps._stateful_step import StatefulStep
 from ..steps._step_function import StepFunction
 from ._compile import own_strategy
 from ._recorded_steps import record
@@ -89,7 +90,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
 
 def _paths(model: Any, part: str) -> list[str]:
     """Return the paths of the variables of a part of a model's state."""
-    return [variable.path for variable in getattr(model, part)]
+    return [variable.path for variable in variables_of(model, part)]
 
 
 def note_steps(original: Callable[..., Any], model: Any, step_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

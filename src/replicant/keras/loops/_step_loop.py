@@ -11,9 +11,10 @@ import numpy as np
 
 from ..data._array_batches import Several, several
 from ..state import _loop_state
+from ..state._loop_state import PARTS
 from ..state._variables import as_they_lie
 from ..steps import _stateful_step
-from ..steps._stateful_step import PARTS, StatefulStep
+from ..steps._stateful_step import StatefulStep
 from ..steps._step_function import StepFunction, signature
 
 

@@ -16,6 +16,20 @@ from ._loop_run import all_loops
 
 STATE = "_jax_state"  # where Keras keeps a loop's state
 
+# The parts of the state of each of Keras's steps.
+PARTS = {
+    "train_step": ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
+    "test_step": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
+    "predict_step": ("trainable_variables", "non_trainable_variables"),
+}
+
+
+def variables_of(model: Any, part: str) -> Sequence[Any]:
+    """Return a model's variables in a part of the state."""
+    if part == "optimizer_variables" and getattr(model, "optimizer", None) is None:
+        return []
+    return model.optimizer.variables if part == "optimizer_variables" else getattr(model, part)
+
 
 def note(model: Any, names: Iterable[str], state: Iterable[Any]) -> None:
     """Note a state as the one that the variables get. It must be no attribute of the layer: Keras would track it."""
@@ -51,7 +65,7 @@ def in_another_thread(variable: Any) -> bool:
 
 
 def _has(model: Any, variable: Any) -> bool:
-    return any(variable is each for part in _PARTS.values() for each in part(model))
+    return any(variable is each for part in PARTS["train_step"] for each in variables_of(model, part))
 
 
 def taken(variable: Any) -> Any:
@@ -59,7 +73,7 @@ def taken(variable: Any) -> Any:
     for loop in all_loops():
         state: Mapping[str, Any] = loop.model.__dict__.get(STATE) or {}
         for name, values in state.items():
-            for each, value in zip(_PARTS[name](loop.model), values, strict=False):  # other variables may travel behind them
+            for each, value in zip(variables_of(loop.model, name), values, strict=False):  # other variables may travel behind them
                 if each is variable:
                     return value
     return None
@@ -68,11 +82,3 @@ def taken(variable: Any) -> Any:
 def is_gone(value: Any) -> bool:
     """Whether a program has consumed an array."""
     return isinstance(value, jax.Array) and value.is_deleted()
-
-
-_PARTS = {
-    "trainable_variables": lambda model: model.trainable_variables,
-    "non_trainable_variables": lambda model: model.non_trainable_variables,
-    "optimizer_variables": lambda model: [] if getattr(model, "optimizer", None) is None else model.optimizer.variables,
-    "metrics_variables": lambda model: model.metrics_variables,
-}

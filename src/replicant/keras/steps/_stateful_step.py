@@ -35,14 +35,9 @@ from ...variables._recorder import CrossRecorder, Facts, ReplicaRecorder, curren
 from ...variables._ref import Ref
 from .. import _internals
 from ..state._global_generator import following, global_generator
+from ..state._loop_state import PARTS, variables_of
 from ..state._refs import ref_of_keras
 
-# The parts of the state of each of Keras's steps.
-PARTS = {
-    "train_step": ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
-    "test_step": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
-    "predict_step": ("trainable_variables", "non_trainable_variables"),
-}
 _OTHERS = PARTS["train_step"].index("non_trainable_variables")  # the part with which other variables travel
 _SLOTS = PARTS["train_step"].index("optimizer_variables")  # and, in training, with which other optimizers do
 _KNOWN = "_replicant_stateful_steps"
@@ -339,13 +334,7 @@ def without_none(batch: Any) -> Any:
 
 def _refs(model: Any, name: str) -> list[list[Ref]]:
     """Return the variables in the parts of the state of one of Keras's steps."""
-    found = {
-        "trainable_variables": model.trainable_variables,
-        "non_trainable_variables": model.non_trainable_variables,
-        "optimizer_variables": [] if model.optimizer is None else model.optimizer.variables,
-        "metrics_variables": model.metrics_variables,
-    }
-    return [[ref_of_keras(variable) for variable in found[part]] for part in PARTS[name]]
+    return [[ref_of_keras(variable) for variable in variables_of(model, part)] for part in PARTS[name]]
 
 
 def _shapes(data: Any) -> Any:

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from ...replicas._collectives import MeshAxis
 from ...replicas._placement import Placement, host_copy, is_local
 from ...replicas._planning import Held, StepFound
 from ...runtime import _in_flight
-from ...runtime._own_memory import has_memory_alone, own
+from ...runtime._own_memory import own_if_held
 from ...tracing.replicas._batch_split import compute_by_rows
 from ...variables._chief import chiefs_values
 from ...variables._slices import compare_cut
@@ -67,20 +66,6 @@ class _Leaves(Sequence[Any]):
     def tree_unflatten(cls, _: None, items: Iterable[Any]) -> "_Leaves":
         """Undo tree_flatten (for JAX)."""
         return cls(list(items))
-
-
-def _count_references() -> int:
-    """Count the references that `_kept` sees to an array that only a batch and the list of its leaves hold."""
-
-    def count(x: Any) -> int:
-        return sys.getrefcount(x)
-
-    batch = (np.zeros(1),)
-    leaves, _ = jax.tree.flatten(batch)
-    return next(count(x) for x in leaves)
-
-
-_REFERENCES = _count_references()  # to an array that only its batch holds; nothing else can overwrite its memory
 
 
 class StepFunction:
@@ -369,19 +354,14 @@ class StepFunction:
     def _spread(self, batch: Any, *, axis: int) -> Any:
         """Place a batch on the devices, cut along `axis` as many ways as its rows allow."""
         leaves, tree = jax.tree.flatten(batch)
-        batch = tree.unflatten([self._kept(x) for x in leaves])
+        leaves = [x if isinstance(x, jax.Array) or type(x) is np.ndarray else np.asarray(x) for x in leaves]
+        batch = tree.unflatten(own_if_held(leaves, holders=1))  # the caller may write to them later, when JAX still reads them
         if self._placement.on_one_device:  # a program copies host memory to its device faster than device_put does
             return jax.tree.map(lambda x: jax.device_put(x, self._placement.mirrored) if isinstance(x, jax.Array) else x, batch)
         if self._placement.world is not None:  # all workers have the whole batch, and each places its own part
             put, cut = self._placement.put, self._cut
             return jax.tree.map(lambda x: put(x, cut(np.shape(x)[axis] if np.ndim(x) > axis else 1, axis)), batch)
         return jax.device_put(batch, jax.tree.map(lambda x: self._cut(x.shape[axis] if x.ndim > axis else 1, axis), batch))
-
-    def _kept(self, x: Any) -> Any:
-        """Copy an array whose memory the caller may overwrite later, when JAX still reads it."""
-        if isinstance(x, jax.Array) or (type(x) is np.ndarray and sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)):
-            return x
-        return own(np.asarray(x))
 
     def _cut(self, num_rows: int, axis: int) -> Any:
         ways = math.gcd(num_rows, self._placement.num_replicas)
