@@ -12,6 +12,7 @@ import pytest
 import replicant
 from replicant.keras.callbacks import BackupAndRestore
 from replicant.keras.loops._fit_callbacks import run_of
+from replicant.keras.loops._workers import _without_writers, is_mute
 from replicant.keras.state._loop_run import all_loops, current_loop, loop_of
 from replicant.keras.state._loop_state import STATE
 
@@ -127,3 +128,9 @@ def test_a_loop_keeps_no_model_alive() -> None:
     keras.utils.clear_session()
     gc.collect()
     assert known() is None
+
+
+def test_callbacks_that_write_files_are_mute_beside_the_chief_in_nested_lists_too(tmp_path) -> None:
+    given = [[keras.callbacks.CSVLogger(tmp_path / "a.csv"), keras.callbacks.History()], keras.callbacks.ModelCheckpoint("b.keras")]
+    found = [[is_mute(each) for each in _without_writers(given, in_slices)] for in_slices in (False, True)]
+    assert found == [[True, False, True], [True, False, False]]

@@ -6,7 +6,7 @@ are shuffled. Callbacks that write files run on the chief. On the other workers,
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from ...errors import ArgumentError
 from ...strategies._strategy import Strategy
 from ..state._loop_run import LoopRun
 from ..state._same_batches import BatchesRead
+from ._fit_callbacks import flat
 from ._saved_position import Randomness
 
 _COUNTS = (
@@ -84,7 +85,7 @@ def _shuffle_alike(world: World) -> None:
 
 def _check_readers(given: Any) -> None:
     """Raise ArgumentError for callbacks that read weights on the chief only, if these lie in slices on all workers."""
-    for callback in _listed(given):
+    for callback in flat(given):
         kinds = [kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(("keras.", "replicant."))]
         if isinstance(callback, keras.callbacks.BackupAndRestore) or "OrbaxCheckpoint" in kinds:
             what, instead = type(callback).__name__, "replicant.keras.callbacks.BackupAndRestore or ModelCheckpoint"
@@ -98,28 +99,17 @@ def _check_readers(given: Any) -> None:
         )
 
 
-def _listed(given: Any) -> Sequence[Any]:
-    if given is None:
-        return ()
-    if isinstance(given, keras.callbacks.CallbackList):
-        return given.callbacks
-    return given if isinstance(given, Sequence) else [given]
-
-
 def _without_writers(given: Any, in_slices: bool) -> Any:
     """Return the callbacks, with mute ones in place of those that write files.
 
     To save a model in slices takes all workers, so ModelCheckpoint works on all of them then (``saving/_files.py``).
     """
-    made = [callback if in_slices and _saves(callback) else _muted(callback) for callback in _listed(given)]
+    saves = keras.callbacks.ModelCheckpoint if in_slices else ()
+    made = [callback if isinstance(callback, saves) else _muted(callback) for callback in flat(given)]
     if isinstance(given, keras.callbacks.CallbackList):
         given.callbacks = made
         return given
     return None if given is None else made
-
-
-def _saves(callback: Any) -> bool:
-    return isinstance(callback, keras.callbacks.ModelCheckpoint)
 
 
 def is_mute(callback: Any) -> bool:
