@@ -6,7 +6,6 @@ reads the input between the two hooks.
 
 import dataclasses
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -35,9 +34,6 @@ class Watcher(Protocol):
     def close(self) -> None:
         """Stop watching. This runs whenever ``fit`` ends, even with an error."""
         ...
-
-
-_fits: weakref.WeakKeyDictionary[Watcher, Any] = weakref.WeakKeyDictionary()  # the model whose fit each one watches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +68,13 @@ def _num_rows(batch: Any) -> int:
 
 def attach(model: Any, watcher: Watcher) -> None:
     """Let `watcher` watch the train function of a model, if the model has one already, until it or the loop of the model ends."""
-    _fits[watcher] = model
     if (loop := loop_of(model)) is not None:  # Keras tells callbacks only of fits that succeed
         loop.at_end.callback(watcher.close)
     if model.train_function is not None:
         train_function_of(model).add(Rank.WATCH, _Watch(watcher))
 
 
-def detach(watcher: Watcher) -> None:
-    """Stop `watcher` from watching. Other watchers of the same function stay. Idempotent."""
-    model = _fits.pop(watcher, None)
+def detach(model: Any, watcher: Watcher) -> None:
+    """Stop `watcher` from watching a model, if there is one. Other watchers of the same function stay. Idempotent."""
     if model is not None and isinstance(model.train_function, TrainFunction):
         model.train_function.remove(_Watch(watcher))

@@ -7,8 +7,10 @@ from typing import Any, Self
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ...input._dataset import Dataset
+from ...input._options import AutoShardPolicy
 from ...input._shapes_only import planned
 from ...input.distributed._distributed import DistributedDataset
+from ...input.distributed._same_order import AlikeDataset
 from ...input.files.columns._huggingface import is_huggingface
 from ...input.graph._graph import Node
 from ...replicas._context import planning
@@ -17,8 +19,7 @@ from ..state._loop_run import current_loop
 from ._array_batches import Several, rows_of, several
 from ._batch_dtypes import in_dtypes_of_jax, own_batch, usable_data
 from ._batches import MAX_AHEAD, Batches
-from ._check_batches import check_batch, check_labels, no_suspicion
-from ._worker_datasets import shared
+from ._check_batches import check_batch, check_labels
 
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
 
@@ -59,8 +60,8 @@ class DatasetAdapter(_internals.DataAdapter):
         if self._num_checked <= MAX_AHEAD and isinstance(self._dataset, Dataset):
             if self._num_checked == 0:
                 check_batch(batch, self._dataset.node, repr(self._dataset))
-            elif self._num_checked == MAX_AHEAD:
-                no_suspicion()
+            elif self._num_checked == MAX_AHEAD and (loop := current_loop()) is not None:
+                loop.suspect = None  # steps have computed with what the dataset yields
             self._num_checked += 1
         if self._class_weight is None:
             return batch
@@ -112,10 +113,23 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
             raise ArgumentError(
                 f"`{name}` was given together with a dataset. Let the dataset yield (x, y) or (x, y, sample_weight) instead."
             )
-    data = shared(x)
+    data = _of_workers(x)
     if isinstance(data, Dataset) and (plan := planning()) is not None:
         data = planned(data, plan)
     return DatasetAdapter(data, options.get("class_weight"))
+
+
+def _of_workers(dataset: Any) -> Any:
+    """Return what a loop over several workers reads instead of `dataset`: all of it in the same order, or the worker's part."""
+    loop = current_loop()
+    if loop is None or loop.workers is None or not isinstance(dataset, Dataset):
+        return dataset
+    strategy, world = loop.workers, loop.workers.placement.world
+    assert world is not None, "workers are those of a strategy over several"
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
+        return strategy.experimental_distribute_dataset(dataset)
+    return AlikeDataset(dataset, world.values("dataset"))
 
 
 def _owned(batches: Iterator[Any]) -> Iterator[Any]:

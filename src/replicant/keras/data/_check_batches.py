@@ -51,13 +51,6 @@ def check_batch(batch: tuple[Any, ...], node: Node, what: str) -> None:
         check_labels(part)
 
 
-def no_suspicion() -> None:
-    """Note that steps have computed with what the dataset yields, so that nothing is wrong with it."""
-    loop = current_loop()
-    if loop is not None:
-        loop.suspect = None
-
-
 def _is_row(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     """Return whether an array fits an input without its batch dimension, and would not fit after Keras has added a last one."""
     return _fits(shape, wanted[1:]) and not _fits((*shape, 1), wanted)

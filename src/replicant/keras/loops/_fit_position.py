@@ -284,18 +284,18 @@ def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs:
 
 def get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
     """Begin a pass over the data. A watched fit begins it itself."""
-    run = _watched_fit()
-    return original(epochs) if run is None or not run.watches(epochs) else run.begin_pass(functools.partial(original, epochs))
+    run = _watched_fit(epochs)
+    return original(epochs) if run is None else run.begin_pass(functools.partial(original, epochs))
 
 
 def enumerate_steps(original: Callable[..., Any], epochs: Any) -> Any:
     """Return the steps of an epoch. A watched fit leaves out those that are done."""
-    run = _watched_fit()
-    return original(epochs) if run is None or not run.watches(epochs) else run.steps(original(epochs))
+    run = _watched_fit(epochs)
+    return original(epochs) if run is None else run.steps(original(epochs))
 
 
-def _watched_fit() -> FitRun | None:
-    """Return the watched fit of the model whose loop this thread is in."""
+def _watched_fit(epochs: Any = None) -> FitRun | None:
+    """Return the watched fit of the model whose loop this thread is in, if its training data are those of `epochs`."""
     loop = current_loop()
     run = None if loop is None else run_of(loop.model)
-    return run if isinstance(run, FitRun) else None
+    return run if isinstance(run, FitRun) and (epochs is None or run.watches(epochs)) else None

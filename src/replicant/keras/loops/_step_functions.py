@@ -53,14 +53,12 @@ def make_test(original: Callable[..., Any], model: Any, force: bool = False) -> 
 def make_predict(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
     """Make the predict function, as `make_train` does."""
     step = _stateful_step.step_of(model, "predict_step")
-    if isinstance(step, StatefulStep):
-        return _make(original, model, "predict_step", step, force)
 
     def predict_step(state: Any, data: Any) -> Any:
         outputs, non_trainable_variables = step(state, data)
         return outputs, (state[0], non_trainable_variables)
 
-    return _make(original, model, "predict_step", predict_step, force)
+    return _make(original, model, "predict_step", step if isinstance(step, StatefulStep) else predict_step, force)
 
 
 def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..., Any], force: bool) -> Any:

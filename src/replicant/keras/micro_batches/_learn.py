@@ -52,7 +52,11 @@ def learn(forward: Forward, layouts: Sequence[Sequence[Layout]], rows: Rows, *, 
             "micro-batches make the loss of the whole batch. Return one loss per example, and leave the reduction to Keras."
         )
     compiled = forward.model._compile_loss
-    _check_losses([] if compiled is None else compiled._flat_losses)
+    if any(isinstance(each.loss, keras.losses.Circle) for each in ([] if compiled is None else compiled._flat_losses)):
+        raise ArgumentError(
+            "use_micro_batches: keras.losses.Circle compares the rows of a batch with each other, which those of different "
+            "micro-batches cannot be. Train without micro-batches."
+        )
     _check_host_calls(one.jaxpr, forward.placement)
     tell_state(forward.model, changed)
     found = kinds(one, two)
@@ -80,14 +84,6 @@ def _trace(forward: Forward, layouts: Sequence[Sequence[Layout]], rows: Rows, ke
         return losses
 
     return jax.make_jaxpr(losses_of)(rows), sums, found[-1]
-
-
-def _check_losses(losses: Sequence[Any]) -> None:
-    if any(isinstance(each.loss, keras.losses.Circle) for each in losses):
-        raise ArgumentError(
-            "use_micro_batches: keras.losses.Circle compares the rows of a batch with each other, which those of different "
-            "micro-batches cannot be. Train without micro-batches."
-        )
 
 
 def _check_host_calls(jaxpr: Any, placement: Placement) -> None:

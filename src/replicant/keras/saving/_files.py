@@ -18,6 +18,7 @@ from ...kernels import disabled
 from ...replicas._context import active_replica_context
 from ...replicas._own_mesh import in_a_trace, without_mesh
 from ...variables._slices import in_pieces, is_read_once, reading_once
+from ..state._loop_state import variables_of
 from ..state._owner import strategy_of
 from ..state._refs import ref_of_keras
 from ..steps._stateful_step import other_optimizers
@@ -95,10 +96,6 @@ def _export_apart(original: Callable[..., Any], model: Any, filepath: Any, *args
 
 def _variables(model: Any) -> list[Any]:
     model.jax_state_sync()  # in a callback of fit, Keras keeps their values elsewhere
-    own = getattr(model, "optimizer", None)
-    found = list(model.variables)
-    for optimizer in [] if own is None else [own]:
-        found += optimizer.variables
-    for optimizer in other_optimizers(model).values():
-        found += optimizer.variables
+    others = [variable for optimizer in other_optimizers(model).values() for variable in optimizer.variables]
+    found = [*model.variables, *variables_of(model, "optimizer_variables"), *others]
     return list({id(variable): variable for variable in found}.values())

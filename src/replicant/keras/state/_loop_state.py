@@ -26,9 +26,10 @@ PARTS = {
 
 def variables_of(model: Any, part: str) -> Sequence[Any]:
     """Return a model's variables in a part of the state."""
-    if part == "optimizer_variables" and getattr(model, "optimizer", None) is None:
-        return []
-    return model.optimizer.variables if part == "optimizer_variables" else getattr(model, part)
+    if part != "optimizer_variables":
+        return getattr(model, part)
+    optimizer = getattr(model, "optimizer", None)
+    return [] if optimizer is None else optimizer.variables
 
 
 def note(model: Any, names: Iterable[str], state: Iterable[Any]) -> None:
