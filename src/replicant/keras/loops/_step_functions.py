@@ -23,6 +23,7 @@ from ..state._variables import as_they_lie
 from ..steps import _eager, _stateful_step
 from ..steps._stateful_step import StatefulStep
 from ..steps._step_function import StepFunction
+from ..steps._traced_step import TracedStep
 from ._compile import own_strategy
 from ._recorded_steps import record
 from ._step_loop import StepLoop
@@ -73,15 +74,10 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         if not compiled:
             _eager.warn_if_unasked(model, placement)
         own = name == "train_step" and stateful is None and _gathered_weights.follows_keras(model) and not computes_parts(step)
-        make_step = functools.partial(
-            StepFunction,
-            step,
-            placement,
-            PARTS[name],
-            compiled=compiled,
-            follows_keras=own,
-            paths=functools.partial(_paths, model),
-        )
+
+        def make_step() -> StepFunction:
+            return StepFunction(TracedStep(step, placement, PARTS[name], compiled, own, functools.partial(_paths, model)))
+
         setattr(model, function, StepLoop(make_step, stateful, model, name, is_bare=step is stateful))
     return getattr(model, function)
 
