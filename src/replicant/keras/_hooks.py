@@ -49,7 +49,7 @@ from .losses import _call, _labels, _loss_sums
 from .optimizers import _apply, _flat_update, _minimize, _mistakes, _sliced
 from .saving import _files, _saved_layers
 from .state import _gathered_weights, _loop_state, _owner, _seeds, _tracked, _variables
-from .steps import _remat, _stateful_step, _symbolic_build
+from .steps import _remat, _steps_of_model, _symbolic_build
 
 _LOOP = ("self", "x")
 _STEP = ("self", "state", "data")
@@ -136,9 +136,9 @@ HOOKS = (
         ("self", *_loop_state.PARTS["predict_step"], "metrics_variables", "x", "y", "sample_weight", "training"),
         (_gathered_weights.compute_loss,),
     ),
-    Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_stateful_step.take, name="train_step"),)),
-    Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_stateful_step.take, name="test_step"),)),
-    Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_stateful_step.take, name="predict_step"),)),
+    Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_steps_of_model.take, name="train_step"),)),
+    Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_steps_of_model.take, name="test_step"),)),
+    Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_steps_of_model.take, name="predict_step"),)),
     Hook(JAXTrainer, "jax_state_sync", ("self",)),
     Hook(
         JAXTrainer,

@@ -21,7 +21,8 @@ from ...checkpoint.workers._chief import chiefs, is_writer
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
 from ..loops._fit_callbacks import FirstCallback, FitCallback, Run, run_of
 from ..loops._saved_position import Position, Randomness
-from ..steps._stateful_step import other_optimizers, unsaved
+from ..steps._stateful_step import other_optimizers
+from ..steps._steps_of_model import unsaved
 from ._backup_state import CallbackStates
 
 _NAME = "backup"

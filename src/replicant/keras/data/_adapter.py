@@ -78,20 +78,8 @@ class DatasetAdapter(_internals.DataAdapter):
         cardinality = self._dataset.cardinality()
         return cardinality if cardinality >= 0 else None
 
-    @property
-    def batch_size(self) -> int | None:
-        """None: Keras reads it, but nothing depends on it."""
-        return None
-
-    @property
-    def has_partial_batch(self) -> bool | None:
-        """None: Keras reads it, but nothing depends on it."""
-        return None
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        """None: Keras reads it, but nothing depends on it."""
-        return None
+    # Keras reads them, but nothing depends on them.
+    batch_size = has_partial_batch = partial_batch_size = property(lambda _: None)  # type: ignore[override]
 
 
 def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **options: Any) -> Any:

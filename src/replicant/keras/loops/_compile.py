@@ -9,7 +9,7 @@ from ...errors import MixedStrategyError
 from ...replicas._context import active_strategy, default_strategy
 from ...strategies._strategy import Strategy
 from ..state._owner import STRATEGY, check_only, strategy_of
-from ..steps import _eager, _stateful_step
+from ..steps import _eager, _steps_of_model
 
 
 def remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ def compile_model(original: Callable[..., Any], model: Any, *args: Any, **kwargs
     """Do what `remember` does, and let JAX compile all layers that it can."""
     if strategy_of(model) is not None or active_strategy() is not default_strategy():
         _eager.allow_compilation(model)
-    _stateful_step.forget(model)
+    _steps_of_model.forget(model)
     return remember(original, model, *args, **kwargs)
 
 

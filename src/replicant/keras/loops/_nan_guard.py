@@ -18,7 +18,7 @@ import numpy as np
 from ...errors import ArgumentError
 from ..micro_batches._step import in_parts
 from ..state._loop_state import PARTS, note
-from ..steps._stateful_step import step_of
+from ..steps._steps_of_model import step_of
 from ._train_function import Rank, Step, make_train_function, train_function_of
 
 _VERDICT_KEY = "replicant_verdict"  # the key of the verdict in the logs

@@ -20,9 +20,10 @@ from ..state import _gathered_weights, _loop_state
 from ..state._loop_state import PARTS, variables_of
 from ..state._owner import strategy_of
 from ..state._variables import as_they_lie
-from ..steps import _eager, _stateful_step
+from ..steps import _eager
 from ..steps._stateful_step import StatefulStep
 from ..steps._step_function import StepFunction
+from ..steps._steps_of_model import inside, step_of
 from ..steps._traced_step import TracedStep
 from ._compile import own_strategy
 from ._recorded_steps import record
@@ -38,7 +39,7 @@ def make_train(original: Callable[..., Any], model: Any, force: bool = False) ->
             "sum their gradients: in optimizer.apply inside strategy.run. In `fit`, XLA sums them as part of the computation of "
             "the global batch. Leave gradient_dtype out, or train with a custom loop."
         )
-    step = _stateful_step.step_of(model, "train_step")
+    step = step_of(model, "train_step")
     step = _step.in_parts(model, step)
     if strategy is not None:
         step = _batch_statistics.with_asked(model, step, strategy.num_replicas_in_sync)
@@ -48,12 +49,12 @@ def make_train(original: Callable[..., Any], model: Any, force: bool = False) ->
 
 def make_test(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
     """Make the test function, as `make_train` does."""
-    return _make(original, model, "test_step", _stateful_step.step_of(model, "test_step"), force)
+    return _make(original, model, "test_step", step_of(model, "test_step"), force)
 
 
 def make_predict(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
     """Make the predict function, as `make_train` does."""
-    step = _stateful_step.step_of(model, "predict_step")
+    step = step_of(model, "predict_step")
 
     def predict_step(state: Any, data: Any) -> Any:
         outputs, non_trainable_variables = step(state, data)
@@ -63,7 +64,7 @@ def make_predict(original: Callable[..., Any], model: Any, force: bool = False) 
 
 
 def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..., Any], force: bool) -> Any:
-    strategy, stateful = own_strategy(model), _stateful_step.inside(step)
+    strategy, stateful = own_strategy(model), inside(step)
     function = name.replace("step", "function")
     if strategy is None and stateful is None and not computes_parts(step):
         return original(model, force)

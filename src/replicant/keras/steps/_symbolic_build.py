@@ -14,7 +14,8 @@ import numpy as np
 
 from ...programs.validity._traced_values import naming_the_line
 from ..state._loop_run import building
-from ._stateful_step import StatefulStep, step_of
+from ._stateful_step import StatefulStep
+from ._steps_of_model import step_of
 
 _STEPS = ("train_step", "test_step")
 
