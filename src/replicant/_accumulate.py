@@ -1,5 +1,6 @@
 """A loss and its gradients, computed for one micro-batch after the other and added up."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from .errors import ArgumentError, ArgumentTypeError
 from .reductions import _micro_batches
 from .replicas._context import active_replica_context
-from .replicas._micro import MicroBatch, in_micro_batch
+from .replicas._micro import MicroBatch, Parts, added, in_micro_batch, shapes_of, wide
 from .replicas._values import is_array
 from .variables._known import is_variable
 from .variables._libraries import connect_libraries
@@ -90,85 +91,80 @@ def _name(path: Any) -> str:
     return ("args" if place.idx == 0 else "kwargs") + jax.tree_util.keystr(tuple(rest))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """The structure of what a function returns, with what is no array in its `aux`."""
+
+    tree: Any = None
+    aux_tree: Any = None
+    aux_leaves: Sequence[Any] = ()
+
+
 class _Accumulation:
     """One call of a function, computed in micro-batches."""
 
     def __init__(self, fn: Callable[..., Any], batch: _Batch, steps: int, *, has_aux: bool):
         self._fn, self._batch, self._has_aux = fn, batch, has_aux
-        self._size = -(-batch.rows // steps)  # of all but the last
-        self._num_full, self._rest = divmod(batch.rows, self._size)
+        self._parts = Parts(batch.rows, -(-batch.rows // steps))
+        self._form = _Form()  # of the last trace
+        self._asides: list[Any] = []  # what was assigned in it
         self._first: list[Any] = []  # what was assigned in the first trace
 
     def compute(self) -> Any:
-        size, rows = self._size, self._num_full * self._size
-        start = self._learn([x[:size] for x in self._batch.arrays])
-        stacked = [x[:rows].reshape(self._num_full, size, *x.shape[1:]) for x in self._batch.arrays]
+        start, dtypes = self._learn([x[: self._parts.size] for x in self._batch.arrays])
         with self._noting_once():
-            state, auxes = jax.lax.scan(self._in_loop, start, stacked)
-            parts = [[x.reshape(rows, *x.shape[2:]) for x in auxes]]
-            if self._rest:
-                state, last = self._add(state, [x[rows:] for x in self._batch.arrays])
-                parts.append(last)
-        sums, assigned = state
-        assigned = iter(assigned)
+            (sums, assigned), auxes = self._parts.each(self._add, start, self._batch.arrays, self._in_loop)
+        values = iter(assigned)
         for aside in self._first:
-            aside.put_back(list(itertools.islice(assigned, len(aside.values()))))
-        (value, gradients), aux = jax.tree.unflatten(self._tree, self._narrow(sums)), map(jnp.concatenate, zip(*parts, strict=True))
-        return ((value, self._joined(list(aux))) if self._has_aux else value), gradients
+            aside.put_back(list(itertools.islice(values, len(aside.values()))))
+        sums = [x.astype(dtype) for x, dtype in zip(sums, dtypes, strict=True)]
+        value, gradients = jax.tree.unflatten(self._form.tree, sums)
+        return ((value, self._joined(auxes)) if self._has_aux else value), gradients
 
-    def _learn(self, rows: list[Any]) -> Any:
-        """Trace a micro-batch, check its loss, and return the state before the first one."""
+    def _learn(self, rows: list[Any]) -> tuple[Any, list[Any]]:
+        """Trace a micro-batch, check its loss, and return the state before the first one, and the dtypes of the sums."""
         closed = jax.make_jaxpr(lambda rows: self._traced(rows, []))(rows)
         first = self._asides
-        double = self._of_twice(rows)
-        number = self._num_full + bool(self._rest)
-        _micro_batches.check(closed, double, self._batch.names, number)
-        avals: list[Any] = [v.aval for v in closed.jaxpr.outvars[: self._num_sums]]  # of arrays
-        self._dtypes = [aval.dtype for aval in avals]
-        zeros = [jnp.zeros(aval.shape, _wide(aval.dtype)) for aval in avals]
+        _micro_batches.check(closed, self._of_twice(rows), self._batch.names, self._parts.number)
         self._first = first
-        return zeros, [x for aside in self._first for x in aside.before()]
+        avals: list[Any] = [v.aval for v in closed.jaxpr.outvars[: self._form.tree.num_leaves]]  # of arrays
+        zeros = [jnp.zeros(aval.shape, wide(aval.dtype)) for aval in avals]
+        return (zeros, [x for aside in first for x in aside.before()]), [aval.dtype for aval in avals]
 
     def _of_twice(self, rows: list[Any]) -> Any:
         """Trace twice as many rows, to see which divisors grow with them."""
+        size = len(rows[0])
         try:
             with self._noting_once():
-                return jax.make_jaxpr(lambda rows: self._traced(rows, []))([_twice(x) for x in rows])
+                return jax.make_jaxpr(lambda rows: self._traced(rows, []))(shapes_of(rows, 2 * size))
         except Exception as error:
-            size = len(rows[0])
             raise ArgumentError(
                 f"value_and_grad: accumulate_steps needs a function that takes any number of rows. This one took {size}, those of "
                 f"a micro-batch, but with {2 * size} it raised {type(error).__name__}: {error}"
             ) from error
 
-    def _in_loop(self, state: Any, rows: list[Any]) -> Any:
+    def _in_loop(self, state: Any, rows: Sequence[Any]) -> Any:
         recorder = current_recorder()
         if recorder is None:
             return self._add(state, rows)
         with recorder.reading_in_loop(rows[0]):
             return self._add(state, rows)
 
-    def _add(self, state: Any, rows: list[Any]) -> Any:
+    def _add(self, state: Any, rows: Sequence[Any]) -> Any:
         """Add a micro-batch. Return the new state, and the micro-batch's auxiliary arrays."""
         sums, assigned = state
-        results = self._traced(rows, assigned)
-        parts, rest = results[: self._num_sums], results[self._num_sums :]
-        new = [total + part.astype(total.dtype) for total, part in zip(sums, parts, strict=True)]
-        auxes, after = rest[: self._num_auxes], rest[self._num_auxes :]
-        after = [new.astype(old.dtype) for new, old in zip(after, assigned, strict=True)]
-        return (new, after), auxes
+        parts, auxes, after = self._traced(rows, assigned)
+        return (added(sums, parts), [new.astype(old.dtype) for new, old in zip(after, assigned, strict=True)]), auxes
 
-    def _traced(self, rows: list[Any], assigned: list[Any]) -> list[Any]:
+    def _traced(self, rows: Sequence[Any], assigned: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the value and the gradients of a micro-batch, its auxiliary arrays, and what was assigned."""
         args, kwargs = self._batch.arguments(rows)
-        number = self._num_full + bool(self._rest)
-        micro_batch = MicroBatch(len(rows[0]), self._batch.rows, number)
         values = iter(assigned)
         self._asides = [provider.Aside() for provider in connect_libraries()]
         for aside, first in zip(self._asides, self._first, strict=False):
             aside.follow(first, list(itertools.islice(values, len(first.values()))))
         with ExitStack() as stack:
-            stack.enter_context(in_micro_batch(micro_batch))
+            stack.enter_context(in_micro_batch(MicroBatch(len(rows[0]), self._batch.rows, self._parts.number)))
             for aside in self._asides:
                 stack.enter_context(aside)
             value, gradients = self._fn(*args, **kwargs)
@@ -178,28 +174,14 @@ class _Accumulation:
                 f"value_and_grad: the function must return a scalar loss; got an array of shape {jnp.shape(value)}. Sum it, for "
                 "instance with replicant.compute_average_loss(per_example_loss, global_batch_size=...)."
             )
-        sums, self._tree = jax.tree.flatten((value, gradients))
-        auxes = self._aux_arrays(aux, len(rows[0]))
-        self._num_sums, self._num_auxes = len(sums), len(auxes)
-        return [*map(jnp.asarray, sums), *auxes, *[x for aside in self._asides for x in aside.values()]]
+        sums, tree = jax.tree.flatten((value, gradients))
+        aux_leaves, aux_tree = jax.tree.flatten(aux)
+        self._form = _Form(tree, aux_tree, aux_leaves)
+        return [*map(jnp.asarray, sums)], _arrays(aux_leaves, len(rows[0])), [x for aside in self._asides for x in aside.values()]
 
-    def _aux_arrays(self, aux: Any, num_rows: int) -> list[Any]:
-        self._aux_leaves, self._aux_tree = jax.tree.flatten(aux)
-        for x in self._aux_leaves:
-            if is_array(x) and (jnp.ndim(x) == 0 or x.shape[0] != num_rows):
-                raise ArgumentError(
-                    "value_and_grad with accumulate_steps joins the auxiliary arrays of all micro-batches along their rows, but "
-                    f"one has shape {jnp.shape(x)} where the micro-batch has {num_rows} rows. Return one entry per example, and "
-                    "reduce it outside."
-                )
-        return [x for x in self._aux_leaves if is_array(x)]
-
-    def _joined(self, arrays: list[Any]) -> Any:
+    def _joined(self, arrays: Sequence[Any]) -> Any:
         rest = iter(arrays)
-        return jax.tree.unflatten(self._aux_tree, [next(rest) if is_array(x) else x for x in self._aux_leaves])
-
-    def _narrow(self, sums: Sequence[Any]) -> list[Any]:
-        return [x.astype(dtype) for x, dtype in zip(sums, self._dtypes, strict=True)]
+        return jax.tree.unflatten(self._form.aux_tree, [next(rest) if is_array(x) else x for x in self._form.aux_leaves])
 
     @staticmethod
     @contextmanager
@@ -212,10 +194,13 @@ class _Accumulation:
             del context.counts[noted:]
 
 
-def _wide(dtype: Any) -> Any:
-    """Return the dtype in which parts are added up: at least 32 bits."""
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
-
-
-def _twice(rows: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((2 * rows.shape[0], *rows.shape[1:]), rows.dtype)
+def _arrays(leaves: Sequence[Any], num_rows: int) -> list[Any]:
+    """Return the arrays among the leaves of an `aux`."""
+    for x in leaves:
+        if is_array(x) and (jnp.ndim(x) == 0 or x.shape[0] != num_rows):
+            raise ArgumentError(
+                "value_and_grad with accumulate_steps joins the auxiliary arrays of all micro-batches along their rows, but "
+                f"one has shape {jnp.shape(x)} where the micro-batch has {num_rows} rows. Return one entry per example, and "
+                "reduce it outside."
+            )
+    return [x for x in leaves if is_array(x)]

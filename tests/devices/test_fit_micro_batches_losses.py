@@ -55,6 +55,34 @@ ADDED = {
 }
 
 
+@pytest.mark.cases("scaled-None")
+@pytest.mark.parametrize(
+    "strategy", [None, replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False)], ids=["None", "two"]
+)
+@pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "plain"])
+def test_a_penalty_that_a_layer_adds_counts_once(strategy: Any, scaled: bool) -> None:
+    scale = replicant.scale_regularization_loss if scaled else lambda penalty: penalty
+
+    class Penalty(keras.Model):  # is built by `fit`, outside of the scope
+        def build(self, input_shape: Any) -> None:
+            self.w = self.add_weight(shape=(4,), initializer="ones", name="w")
+
+        def call(self, x: Any) -> Any:
+            self.add_loss(scale(ops.sum(self.w**2)))
+            return x @ self.w[:, None]
+
+    def fitted(steps: int) -> list[Any]:
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            model: Any = Penalty()
+            model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        replicant.keras.use_micro_batches(model, steps)
+        x = np.arange(28, dtype="f").reshape(7, 4) / 28
+        return [*model.fit(x, x[:, :1], batch_size=7, epochs=2, verbose=0).history["loss"], *model.get_weights()]
+
+    for found, wanted in zip(fitted(3), fitted(1), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-6)
+
+
 @pytest.mark.parametrize("name", ADDED)
 def test_losses_of_layers_are_told_apart_by_how_they_grow(name: str) -> None:
     fn, rows, steps = ADDED[name]

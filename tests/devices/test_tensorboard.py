@@ -328,7 +328,7 @@ def test_two_callbacks_at_once(tmp_path):
 def test_it_leaves_a_fit_that_was_backed_up(tmp_path):
     model = make_model(2)
     model.fit(X, Y, batch_size=8, verbose=0, callbacks=[BackupAndRestore(tmp_path / "b"), TensorBoard(tmp_path, update_freq=1)])
-    assert type(model.train_function).__name__ == "_Loop"
+    assert type(model.train_function).__name__ == "StepLoop"
     model.fit(X, Y, batch_size=8, verbose=0)
     assert Run(tmp_path / "train").steps("batch_loss") == [1, 2, 3]
 
@@ -374,7 +374,7 @@ def test_an_interrupted_fit_leaves_whole_files_and_the_model_as_it_was(tmp_path,
         model.fit(X, Y, batch_size=8, epochs=3, verbose=0, callbacks=[callback, Raise(error, 2)])
     gc.collect()  # ends the threads that Keras leaves
     assert callback._files == {}
-    assert type(model.train_function).__name__ == "_Loop"
+    assert type(model.train_function).__name__ == "StepLoop"
     assert Run(tmp_path / "train").steps("batch_loss") == [1, 2, 3, 4, 5, 6]
     assert len(profiles(tmp_path)) == 1
     fit(model, TensorBoard(tmp_path, update_freq=1), initial_epoch=2, epochs=3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..checkpoint.values._objects import Inventory, ObjectKind, numbered, register_kind
 from ..errors import CheckpointError
-from . import _hooks
+from . import _hook, _hooks
 from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope
 from .optimizers._apply import build_now
 
@@ -46,7 +46,7 @@ class _Layers(ObjectKind):
         return any(not layer.built for layer in item._flatten_layers())
 
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
-        _hooks.fill(_hooks.Slot.RESTORE, {(keras.Layer, "__call__"): _call})
+        _hooks.fill(_hook.Slot.RESTORE, {(keras.Layer, "__call__"): _call})
         item.__dict__.setdefault(_WAITING, []).append(resume)  # not an attribute of the layer: Keras would try to track it
 
 

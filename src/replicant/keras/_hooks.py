@@ -6,19 +6,18 @@ order, whatever was imported first. A module that is loaded later, or never, has
 wrapping anything, this module checks that the installed Keras has everything that the table names.
 """
 
-import dataclasses
 import dis
-import enum
 import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 
 from . import _batch_statistics
+from ._hook import Added, Hook, Slot, Wrapper
 from ._internals import (
     ArrayDataAdapter,
     BaseOptimizer,
@@ -45,119 +44,12 @@ from ._internals import (
 )
 from .cpu import _attention, _batch_norm, _recurrent
 from .data import _adapter, _batch_dtypes, _host_inputs, _normalization_adapt
-from .loops import _batch_ends, _fit, _fit_position, _workers
+from .loops import _batch_ends, _compile, _fit_position, _loop, _step_functions, _step_loop
 from .losses import _call, _labels, _loss_sums
 from .optimizers import _apply, _flat_update, _minimize, _mistakes, _sliced
 from .saving import _files, _saved_layers
-from .state import _gathered_weights, _owner, _seeds, _tracked, _variables
-from .steps import _remat, _stateful_step, _symbolic_build
-
-
-class Slot(enum.Enum):
-    """The place of a wrapper whose module is loaded later. A row may have several slots. The table does not import such modules."""
-
-    RESTORE = "a restore that waits for layers to be built"
-    SERVERS = "parameter servers"
-    WATCH = "callbacks that watch fits"
-
-
-Wrapper = Callable[..., Any]  # wrapper(inner, self, ...), where `inner` is what it wraps
-
-
-@dataclasses.dataclass
-class Hook:
-    """A method of Keras that Replicant relies on.
-
-    Attributes:
-        owner: The class of the method, or the module of a function.
-        name: The name of the method.
-        expected: The parameters that it must begin with, in this order; None for a property.
-        wrappers: What wraps it, from the innermost out. If empty, Replicant only calls the method.
-        whole: The method with its present wrappers, if a slot may change them.
-    """
-
-    owner: Any
-    name: str
-    expected: tuple[str, ...] | None
-    wrappers: tuple[Wrapper | Slot, ...] = ()
-    whole: Any = None
-
-    def check(self) -> None:
-        """Raise BackendError if the installed Keras does not have the method as expected."""
-        what, found = f"{self.owner.__name__}.{self.name}", vars(self.owner).get(self.name)
-        if self.expected is None:
-            if not isinstance(found, property):
-                raise moved(f"{what} is not a property but {found!r}")
-        elif not callable(found):
-            raise moved(f"{what} is gone")
-        elif (parameters := tuple(inspect.signature(found).parameters))[: len(self.expected)] != self.expected:
-            raise moved(f"{what} takes ({', '.join(parameters)}) instead of ({', '.join(self.expected)})")
-
-    def install(self) -> None:
-        """Wrap the method."""
-        if not self.wrappers:
-            return
-        self._original = vars(self.owner)[self.name]
-        self._filled: dict[Slot, Wrapper] = {}
-        if isinstance(self._original, property):
-            assert self._original.fget is not None, "a property that is read"
-            getter = self._around(self._original.fget)
-            new: Any = property(getter, self._original.fset, self._original.fdel, self._original.__doc__)
-        elif any(isinstance(wrapper, Slot) for wrapper in self.wrappers):
-            self.whole = self._around(self._original)
-            new = self._through()
-        else:
-            new = self._around(self._original)
-        setattr(self.owner, self.name, new)
-
-    def fill(self, slot: Slot, wrapper: Wrapper) -> None:
-        """Put a wrapper into its slot, even if the method has other wrappers by now."""
-        if self._filled.get(slot) is not wrapper:
-            self._filled[slot] = wrapper
-            self.whole = self._around(self._original)
-
-    def _around(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        for each in self.wrappers:
-            wrapper = self._filled.get(each) if isinstance(each, Slot) else each
-            if wrapper is not None:
-                inner = _wrapped(inner, wrapper)
-        return inner
-
-    def _through(self) -> Callable[..., Any]:
-        @functools.wraps(self._original)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return self.whole(*args, **kwargs)
-
-        return method
-
-
-@dataclasses.dataclass
-class Added:
-    """A method that TensorFlow programs call, or Replicant needs, and Keras 3 does not have.
-
-    Attributes:
-        owner: The class that gets the method, unless it has one of this name.
-        name: The name of the method.
-        method: The method.
-    """
-
-    owner: type
-    name: str
-    method: Callable[..., Any]
-
-    def install(self) -> None:
-        """Add the method. Classes that have one of their own keep it."""
-        if not hasattr(self.owner, self.name):
-            setattr(self.owner, self.name, self.method)
-
-
-def _wrapped(inner: Callable[..., Any], wrapper: Wrapper) -> Callable[..., Any]:
-    @functools.wraps(inner)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(inner, *args, **kwargs)
-
-    return method
-
+from .state import _gathered_weights, _loop_state, _owner, _seeds, _tracked, _variables
+from .steps import _remat, _steps_of_model, _symbolic_build
 
 _LOOP = ("self", "x")
 _STEP = ("self", "state", "data")
@@ -192,7 +84,7 @@ HOOKS = (
         (_mistakes.stateless_apply,),
     ),
     Hook(BaseOptimizer, "__setattr__", ("self", "name", "value"), (_mistakes.set_attribute,)),
-    Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
+    Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_step_functions.finalize,)),
     # Losses
     Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_call.call_loss,)),
     Hook(loss_module, "apply_mask", ("sample_weight", "mask", "dtype", "reduction")),
@@ -231,36 +123,41 @@ HOOKS = (
     Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_files.save_file, _files.save)),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
-    Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
-    Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_fit.compile_model,)),
+    Hook(JAXTrainer, "__init__", ("self",), (_compile.remember,)),
+    Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_compile.compile_model,)),
     Hook(Trainer, "_symbolic_build", ("self", "iterator", "data_batch"), (_symbolic_build.build,)),
-    Hook(JAXTrainer, "make_train_function", ("self", "force"), (_fit.make_train,)),
-    Hook(JAXTrainer, "make_test_function", ("self", "force"), (_fit.make_test,)),
-    Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_fit.make_predict,)),
-    Hook(JAXTrainer, "_make_function", ("self", "step_function"), (_fit.note_steps,)),
+    Hook(JAXTrainer, "make_train_function", ("self", "force"), (_step_functions.make_train,)),
+    Hook(JAXTrainer, "make_test_function", ("self", "force"), (_step_functions.make_test,)),
+    Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_step_functions.make_predict,)),
+    Hook(JAXTrainer, "_make_function", ("self", "step_function"), (_step_functions.note_steps,)),
     Hook(
         JAXTrainer,
         "compute_loss_and_updates",
-        ("self", *_stateful_step.PARTS["predict_step"], "metrics_variables", "x", "y", "sample_weight", "training"),
+        ("self", *_loop_state.PARTS["predict_step"], "metrics_variables", "x", "y", "sample_weight", "training"),
         (_gathered_weights.compute_loss,),
     ),
-    Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_stateful_step.take, name="train_step"),)),
-    Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_stateful_step.take, name="test_step"),)),
-    Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_stateful_step.take, name="predict_step"),)),
+    Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_steps_of_model.take, name="train_step"),)),
+    Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_steps_of_model.take, name="test_step"),)),
+    Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_steps_of_model.take, name="predict_step"),)),
     Hook(JAXTrainer, "jax_state_sync", ("self",)),
-    Hook(JAXTrainer, "_get_jax_state", ("self", *_stateful_step.PARTS["train_step"], "purge_model_variables"), (_fit.get_state,)),
-    # Loops. A fit on parameter servers does not reach the wrappers inside its own.
+    Hook(
+        JAXTrainer,
+        "_get_jax_state",
+        ("self", *_loop_state.PARTS["train_step"], "purge_model_variables"),
+        (_step_loop.get_state,),
+    ),
+    # Loops. A fit on parameter servers does not reach the wrapper inside its own.
     Hook(
         JAXTrainer,
         "fit",
         (*_LOOP, "y", "batch_size", "epochs", "verbose", "callbacks"),
-        (_fit_position.fit, _workers.loop, Slot.SERVERS, Slot.WATCH, _fit.on_own_mesh, _host_inputs.loop),
+        (_fit_position.fit, Slot.SERVERS, _loop.run),
     ),
-    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_adapter.predict, _workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
-    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
+    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (Slot.SERVERS, _loop.run)),
+    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_loop.run,)),
+    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_batch_dtypes.on_batch, _loop.run)),
+    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_batch_dtypes.on_batch, _loop.run)),
+    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_batch_dtypes.on_batch, _loop.run)),
     Hook(EpochIterator, "__init__", _LOOP, (_fit_position.make_epochs,)),
     Hook(EpochIterator, "_enumerate_iterator", ("self",), (_fit_position.enumerate_steps,)),
     Hook(JAXEpochIterator, "_get_iterator", ("self",), (_fit_position.get_iterator,)),

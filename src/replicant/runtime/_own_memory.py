@@ -35,16 +35,17 @@ def own(x: Any) -> Any:
     return _copy(np.asarray(x)) if x.__dlpack_device__()[0] in _HOST else x
 
 
-def own_if_held(arrays: list[Any], known: tuple[Any, ...]) -> list[Any]:
+def own_if_held(arrays: list[Any], known: tuple[Any, ...] = (), *, holders: int = 0) -> list[Any]:
     """Return a list with copies of the arrays, as of `own`, that something else than this list holds, or holds the memory of.
 
     Args:
         arrays: The arrays, and anything else.
         known: Arrays that nobody writes to, which are not copied.
+        holders: How often the caller holds each array besides the list.
     """
-    theirs = {id(y) for y in known}
+    theirs, references = {id(y) for y in known}, _REFERENCES + holders
     return [
-        x if type(x) is np.ndarray and ((sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)) or id(x) in theirs) else own(x)
+        x if type(x) is np.ndarray and ((sys.getrefcount(x) <= references and has_memory_alone(x)) or id(x) in theirs) else own(x)
         for x in arrays
     ]
 

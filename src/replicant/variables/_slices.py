@@ -29,11 +29,11 @@ class _Reading(threading.local):
 
     Attributes:
         met: Whether the workers have met for what is read now.
-        known: Arrays that were read, by the ids of their slices.
+        known: Arrays that were read, by the ids of their slices; None outside of ``reading_once``.
     """
 
     met = False
-    known: Mapping[int, np.ndarray] = {}
+    known: Mapping[int, np.ndarray] | None = None
 
 
 _reading = _Reading()
@@ -94,7 +94,12 @@ def reading_once(what: str, reads: Sequence[tuple[str, jax.Array, Callable[[], A
 
 def known_value(array: Any) -> np.ndarray | None:
     """Return the value of a variable that was read before its use, in ``reading_once``. `array` is what is stored."""
-    return _reading.known.get(id(array))
+    return None if _reading.known is None else _reading.known.get(id(array))
+
+
+def is_read_once() -> bool:
+    """Whether this is in the ``with`` block of ``reading_once``."""
+    return _reading.known is not None
 
 
 def digest_of_names(names: Iterable[str]) -> str:

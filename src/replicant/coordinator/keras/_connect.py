@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from ...keras import _hooks, _internals
+from ...keras import _hook, _hooks, _internals
 from ..servers._shares import reduced
 from . import _evaluate, _fit, _optimizers, _pickling, _variables
 
@@ -34,5 +34,5 @@ def _connect_once() -> None:
         (_internals.JAXTrainer, "fit"): _fit.fit,
         (_internals.JAXTrainer, "evaluate"): _evaluate.evaluate,
     }
-    _hooks.fill(_hooks.Slot.SERVERS, wrappers)
+    _hooks.fill(_hook.Slot.SERVERS, wrappers)
     _pickling.register()

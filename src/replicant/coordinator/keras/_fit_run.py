@@ -1,11 +1,11 @@
 """What callbacks know about a ``fit`` on parameter servers. No step is running between two epochs, so its position is an epoch."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import ArgumentError, CheckpointError
-from ...keras.loops._fit_callbacks import FitCallback, Run, flat, followed, watched
+from ...keras.loops._fit_callbacks import FitCallback, Run, flat, followed
 from ...keras.loops._saved_position import Position, Randomness
 
 
@@ -71,10 +71,4 @@ def follow(model: Any, given: Any) -> AbstractContextManager[Any]:
                 f"fit under a ParameterServerStrategy cannot tell {type(callback).__name__} about single steps, because the "
                 f"workers take them. Use {callback.instead}."
             )
-    return followed(model, given, _watching)
-
-
-@contextmanager
-def _watching(model: Any, callbacks: Sequence[Any]) -> Iterator[None]:
-    with watched(EpochRun(model, callbacks)):
-        yield
+    return followed(model, given, EpochRun)

@@ -7,11 +7,10 @@ receiver builds nothing.
 from typing import Any
 
 from ...keras._internals import KerasSaveable, TrackedDict, TrackedList, TrackedSet
-from ...keras.loops._fit_callbacks import RUN
 from ..workers import _pickling
 
-# What each process makes itself, and the fit with its callbacks, which run in this one.
-_STAYS = ("train_function", "test_function", "predict_function", "_jax_state", "_replicant_ps_step", "history", RUN)
+# What each process makes itself, and a callback of the fit, which runs in this one.
+_STAYS = ("train_function", "test_function", "predict_function", "_jax_state", "_replicant_ps_step", "history")
 _PLAIN: dict[type, Any] = {TrackedList: list, TrackedDict: dict, TrackedSet: set}
 
 

@@ -22,7 +22,8 @@ from ...cluster.jax._bootstrap import is_chief
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
 from ..loops._fit_callbacks import FirstCallback, FitCallback, Run, run_of
 from ..loops._saved_position import Position, Randomness
-from ..steps._stateful_step import other_optimizers, unsaved
+from ..steps._stateful_step import other_optimizers
+from ..steps._steps_of_model import unsaved
 from ._backup_state import CallbackStates
 
 _NAME = "backup"

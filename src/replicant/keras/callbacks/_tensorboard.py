@@ -252,12 +252,12 @@ class TensorBoard(keras.callbacks.Callback):
     def close(self) -> None:
         """Stop profiling and watching, and close the files. This runs whenever ``fit`` or ``evaluate`` ends, even with an error."""
         files, self._files = self._files, {}
-        self._fitted = None
+        model, self._fitted = self._fitted, None
         with ExitStack() as stack:
             for file in files.values():
                 stack.callback(file.close)
             stack.callback(self._profile.stop)
-            detach(self)
+            detach(model, self)
 
 
 class _Epoch:

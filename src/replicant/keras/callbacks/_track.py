@@ -69,7 +69,7 @@ class Track(keras.callbacks.Callback):
 
     def close(self) -> None:
         """Stop watching the fit. This runs whenever ``fit`` ends, even with an error."""
-        detach(self)
+        detach(self._model, self)
 
     # -- calls of the watched train function
 

@@ -6,16 +6,14 @@ reads the input between the two hooks.
 
 import dataclasses
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
 
-from .. import _hooks
-from .._internals import JAXTrainer
 from ..loops._train_function import Rank, Step, TrainFunction, train_function_of
+from ..state._loop_run import loop_of
 
 
 class Watcher(Protocol):
@@ -36,9 +34,6 @@ class Watcher(Protocol):
     def close(self) -> None:
         """Stop watching. This runs whenever ``fit`` ends, even with an error."""
         ...
-
-
-_fits: weakref.WeakKeyDictionary[Watcher, Any] = weakref.WeakKeyDictionary()  # the model whose fit each one watches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,26 +67,14 @@ def _num_rows(batch: Any) -> int:
 
 
 def attach(model: Any, watcher: Watcher) -> None:
-    """Let `watcher` watch a fit of the model until it is closed, and its train function, if the model has one already."""
-    _fits[watcher] = model
+    """Let `watcher` watch the train function of a model, if the model has one already, until it or the loop of the model ends."""
+    if (loop := loop_of(model)) is not None:  # Keras tells callbacks only of fits that succeed
+        loop.at_end.callback(watcher.close)
     if model.train_function is not None:
         train_function_of(model).add(Rank.WATCH, _Watch(watcher))
 
 
-def detach(watcher: Watcher) -> None:
-    """Stop `watcher` from watching. Other watchers of the same function stay. Idempotent."""
-    model = _fits.pop(watcher, None)
+def detach(model: Any, watcher: Watcher) -> None:
+    """Stop `watcher` from watching a model, if there is one. Other watchers of the same function stay. Idempotent."""
     if model is not None and isinstance(model.train_function, TrainFunction):
         model.train_function.remove(_Watch(watcher))
-
-
-def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Close the watchers of a fit that raised: Keras tells callbacks only of fits that succeed."""
-    try:
-        return original(model, *args, **kwargs)
-    finally:
-        for watcher in [watcher for watcher, watched in _fits.items() if watched is model]:
-            watcher.close()
-
-
-_hooks.fill(_hooks.Slot.WATCH, {(JAXTrainer, "fit"): _fit})

@@ -1,7 +1,5 @@
 """Replicant's datasets as input of ``fit``, ``evaluate`` and ``predict``."""
 
-import contextlib
-import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from types import GeneratorType
@@ -9,42 +7,21 @@ from typing import Any, Self
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ...input._dataset import Dataset
+from ...input._options import AutoShardPolicy
 from ...input._shapes_only import planned
 from ...input.distributed._distributed import DistributedDataset
+from ...input.distributed._same_order import AlikeDataset
 from ...input.files.columns._huggingface import is_huggingface
 from ...input.graph._graph import Node
 from ...replicas._context import planning
 from .. import _internals
+from ..state._loop_run import current_loop
 from ._array_batches import Several, rows_of, several
 from ._batch_dtypes import in_dtypes_of_jax, own_batch, usable_data
 from ._batches import MAX_AHEAD, Batches
-from ._check_batches import check_batch, check_labels, no_suspicion
-from ._worker_datasets import shared
+from ._check_batches import check_batch, check_labels
 
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
-
-
-_only_builds: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("replicant_only_builds", default=lambda: False)
-
-
-@contextlib.contextmanager
-def building(is_building: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Leave the batches that Keras reads to build a model for the next pass.
-
-    Args:
-        is_building: Returns whether a pass that begins now is one to build the model.
-    """
-    token = _only_builds.set(is_building)
-    try:
-        yield
-    finally:
-        _only_builds.reset(token)
-
-
-def predict(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Predict. Keras reads a batch first if a layer has not been built."""
-    with building(lambda: not all(layer.built for layer in model._flatten_layers())):
-        return original(model, *args, **kwargs)
 
 
 class DatasetAdapter(_internals.DataAdapter):
@@ -54,14 +31,20 @@ class DatasetAdapter(_internals.DataAdapter):
         self._dataset = dataset
         self._class_weight = class_weight
         self.batches: Batches | None = None  # of the last pass
+        self.keeps_states = False  # whether somebody will ask for positions of passes that begin from now on
         self._num_checked = 0
 
     def get_numpy_iterator(self) -> Batches:
         """Begin a pass that yields tuples (x,), (x, y) or (x, y, sample_weight)."""
         if self.batches is not None and self.batches.only_looks:
             self.batches.close()
+        loop = current_loop()
         self.batches = Batches(
-            self._dataset, self._finished, lambda: _no_batch(repr(self._dataset)), only_looks=_only_builds.get()()
+            self._dataset,
+            self._finished,
+            lambda: _no_batch(repr(self._dataset)),
+            only_looks=loop is not None and loop.only_builds,
+            keeps_states=self.keeps_states,
         )
         return self.batches
 
@@ -77,8 +60,8 @@ class DatasetAdapter(_internals.DataAdapter):
         if self._num_checked <= MAX_AHEAD and isinstance(self._dataset, Dataset):
             if self._num_checked == 0:
                 check_batch(batch, self._dataset.node, repr(self._dataset))
-            elif self._num_checked == MAX_AHEAD:
-                no_suspicion()
+            elif self._num_checked == MAX_AHEAD and (loop := current_loop()) is not None:
+                loop.suspect = None  # steps have computed with what the dataset yields
             self._num_checked += 1
         if self._class_weight is None:
             return batch
@@ -95,20 +78,8 @@ class DatasetAdapter(_internals.DataAdapter):
         cardinality = self._dataset.cardinality()
         return cardinality if cardinality >= 0 else None
 
-    @property
-    def batch_size(self) -> int | None:
-        """None: Keras reads it, but nothing depends on it."""
-        return None
-
-    @property
-    def has_partial_batch(self) -> bool | None:
-        """None: Keras reads it, but nothing depends on it."""
-        return None
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        """None: Keras reads it, but nothing depends on it."""
-        return None
+    # Keras reads them, but nothing depends on them.
+    batch_size = has_partial_batch = partial_batch_size = property(lambda _: None)  # type: ignore[override]
 
 
 def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **options: Any) -> Any:
@@ -130,10 +101,23 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
             raise ArgumentError(
                 f"`{name}` was given together with a dataset. Let the dataset yield (x, y) or (x, y, sample_weight) instead."
             )
-    data = shared(x)
+    data = _of_workers(x)
     if isinstance(data, Dataset) and (plan := planning()) is not None:
         data = planned(data, plan)
     return DatasetAdapter(data, options.get("class_weight"))
+
+
+def _of_workers(dataset: Any) -> Any:
+    """Return what a loop over several workers reads instead of `dataset`: all of it in the same order, or the worker's part."""
+    loop = current_loop()
+    if loop is None or loop.workers is None or not isinstance(dataset, Dataset):
+        return dataset
+    strategy, world = loop.workers, loop.workers.placement.world
+    assert world is not None, "workers are those of a strategy over several"
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
+        return strategy.experimental_distribute_dataset(dataset)
+    return AlikeDataset(dataset, world.exchange.values("dataset"))
 
 
 def _owned(batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,7 +1,6 @@
 """One pass of ``fit`` over a Replicant dataset. It remembers its position after each of the last few batches."""
 
 import contextlib
-import contextvars
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
@@ -20,9 +19,6 @@ from ._batch_dtypes import in_dtypes_of_jax
 
 MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
 
-# Whether anything will ask for the position of a pass: taking a state costs some microseconds.
-wants_states: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_wants_states", default=False)
-
 
 class Batches:
     """Batches as Keras has them: x, (x, y) or (x, y, sample_weight). The pass begins when the first one is read.
@@ -34,6 +30,7 @@ class Batches:
         finish: Turns each tuple into what Keras gets.
         when_empty: Makes the error to raise if the dataset yields no batch.
         only_looks: Whether what is read is to be left for the next pass, as far as it cannot be read again.
+        keeps_states: Whether somebody will ask for positions. To take one costs some microseconds.
     """
 
     def __init__(
@@ -43,11 +40,13 @@ class Batches:
         when_empty: Callable[[], Exception],
         *,
         only_looks: bool = False,
+        keeps_states: bool = False,
     ):
         self._dataset = dataset
         self._finish = finish
         self._when_empty = when_empty
         self.only_looks = only_looks
+        self._keeps_states = keeps_states
         self._iterator: ElementIterator | None = None
         self._num_batches = 0
         self._states: deque[tuple[int, State]] = deque(maxlen=MAX_AHEAD + 1)
@@ -66,7 +65,7 @@ class Batches:
                 raise self._when_empty() from None
             raise
         self._num_batches += 1
-        if wants_states.get():
+        if self._keeps_states:
             self._states.append((self._num_batches, self._iterator.state()))
         batch = in_dtypes_of_jax(map_replicas(_global_batch, element))
         if isinstance(batch, tuple):

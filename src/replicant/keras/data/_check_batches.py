@@ -1,9 +1,5 @@
 """Refuses what Keras's loops cannot train on, before Keras says so in other words: a dataset without batches, labels of strings."""
 
-import contextvars
-import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -14,40 +10,12 @@ from ...input.graph._graph import Node
 from ...input.graph._structure import component_names, flatten
 from ...input.sources._sources import Counted
 from ...input.transforms.batches._batch import Batch
+from ..state._loop_run import current_loop
 
 _ADVICE = (
     "fit, evaluate and predict take batches, whose components all have the rows of the batch as their leading dimension. Call "
     "`batch(batch_size)` on the dataset."
 )
-
-
-@dataclasses.dataclass
-class _Loop:
-    """A loop of Keras that reads datasets: the shapes of the model's inputs, if they are known, and what may explain an error."""
-
-    inputs: Sequence[tuple[int | None, ...]]
-    suspect: str | None = None
-
-
-_loop: contextvars.ContextVar[_Loop | None] = contextvars.ContextVar("replicant_loop", default=None)
-
-
-@contextmanager
-def reading_for(inputs: Sequence[Any]) -> Iterator[None]:
-    """Compare the datasets that are read in the block with the inputs of the model, as far as these are known.
-
-    A model that takes anything may fail with one example instead of a batch. Its error gets a note then.
-    """
-    loop = _Loop([tuple(each.shape) for each in inputs])
-    token = _loop.set(loop)
-    try:
-        yield
-    except Exception as error:
-        if loop.suspect is not None and loop.suspect not in getattr(error, "__notes__", ()):
-            error.add_note(loop.suspect)
-        raise
-    finally:
-        _loop.reset(token)
 
 
 def check_batch(batch: tuple[Any, ...], node: Node, what: str) -> None:
@@ -65,29 +33,22 @@ def check_batch(batch: tuple[Any, ...], node: Node, what: str) -> None:
     leaves, structure = flatten(batch)
     shapes = [np.shape(leaf) for leaf in leaves]
     differ = len({shape[:1] for shape in shapes}) > 1
-    loop = _loop.get()
+    loop = current_loop()
     x = batch[0]
     names = component_names(structure if len(batch) > 1 else flatten(x)[1])
     found = ", ".join(f"{name} has shape {shape}" for name, shape in zip(names, shapes, strict=True))
     if any(not shape for shape in shapes) or (differ and _never_batched(node)):
         raise DatasetError(f"{what} yields no batches: {found}. {_ADVICE}")
     if loop is not None and not _has_batches(node):
-        wanted = [shape for leaf in flatten(x)[0] for shape in loop.inputs if _is_row(np.shape(leaf), shape)]
+        wanted = [shape for leaf in flatten(x)[0] for shape in loop.shapes if _is_row(np.shape(leaf), shape)]
         if wanted:
             raise DatasetError(f"{what} yields no batches: {found}, and the model takes shape {wanted[0]}. {_ADVICE}")
-        if not loop.inputs and _never_batched(node):
+        if not loop.shapes and _never_batched(node):
             loop.suspect = (
                 f"{what} has no `batch`, so a step got an element of its source as if it were a batch: {found}. {_ADVICE}"
             )
     for part in batch[1:]:
         check_labels(part)
-
-
-def no_suspicion() -> None:
-    """Note that steps have computed with what the dataset yields, so that nothing is wrong with it."""
-    loop = _loop.get()
-    if loop is not None:
-        loop.suspect = None
 
 
 def _is_row(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

@@ -196,12 +196,9 @@ def call_graph(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any
     return cut.call(inputs, cut.rest and cut.rest.call, *args, **kwargs)
 
 
-def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a method of a model that takes data, and compute the front of the model first."""
-    cut = cut_of(model)
-    if cut is None:
-        return original(model, *args, **kwargs)
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
+def prepared(cut: Cut, method: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the arguments of a method of a model that takes data, with the front of the model computed."""
+    bound = inspect.signature(method).bind(*args, **kwargs)
     given = bound.arguments
     if given.get("x") is not None:
         given["x"] = _data(cut, given["x"])
@@ -210,7 +207,7 @@ def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
         given["validation_data"] = (_data(cut, validation[0]), *validation[1:])
     elif validation is not None:
         given["validation_data"] = _data(cut, validation)
-    return original(*bound.args, **bound.kwargs)
+    return bound.args, bound.kwargs
 
 
 def _data(cut: Cut, x: Any) -> Any:

@@ -4,14 +4,14 @@ They are called before all others and learn when ``fit`` ends. Those that ask fo
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
 
+from ..state._loop_run import loop_of
 from ._saved_position import Position
 
-RUN = "_replicant_fit_run"
 _LAST = 99  # the rank of all other callbacks
 
 
@@ -47,7 +47,8 @@ class Run:
 
 def run_of(model: Any) -> Run | None:
     """Return the fit that the model is in, if a callback asked to watch it."""
-    return model.__dict__.get(RUN)
+    loop = loop_of(model)
+    return None if loop is None else loop.fit
 
 
 class FitCallback:
@@ -75,13 +76,13 @@ def flat(given: Any) -> list[Any]:
 
 
 @contextmanager
-def followed(model: Any, given: Any, watch: Callable[[Any, Sequence[Any]], AbstractContextManager[Any]]) -> Iterator[Any]:
+def followed(model: Any, given: Any, make_run: Callable[[Any, Sequence[Any]], Run]) -> Iterator[Any]:
     """Follow a fit in the ``with`` block, for those of its callbacks that are Replicant's. They learn when it ends.
 
     Args:
         model: The model.
         given: The callbacks that the fit was given.
-        watch: ``watch(model, callbacks)`` gives the model a Run in a ``with`` block. Called if a callback needs one.
+        make_run: ``make_run(model, callbacks)`` makes a Run. Called if a callback needs one.
 
     Yields:
         The callbacks to give to the fit, with Replicant's first.
@@ -98,18 +99,19 @@ def followed(model: Any, given: Any, watch: Callable[[Any, Sequence[Any]], Abstr
         for callback in reversed(ours):
             stack.callback(callback.on_fit_end)
         if any(isinstance(callback, FirstCallback) for callback in ours):
-            stack.enter_context(watch(model, every))
+            stack.enter_context(_watched(make_run(model, every)))
         yield given if isinstance(given, keras.callbacks.CallbackList) else every
 
 
 @contextmanager
-def watched(run: Run) -> Iterator[None]:
-    """Let a model be in a fit in the ``with`` block."""
-    model = run.model
-    model.__dict__[RUN] = run
+def _watched(run: Run) -> Iterator[None]:
+    """Let callbacks find the run of their fit in the ``with`` block."""
+    loop = loop_of(run.model)
+    assert loop is not None, "a fit is a loop"
+    before, loop.fit = loop.fit, run
     try:
         yield
     finally:
-        del model.__dict__[RUN]
-        model._initial_epoch = None
+        loop.fit = before
+        run.model._initial_epoch = None
         run.close()

@@ -6,12 +6,10 @@ are done. Replicant's own datasets go to their position directly. From other dat
 with the global random generators as they were when the pass began.
 """
 
-import contextvars
 import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from ...errors import CheckpointError
@@ -20,12 +18,10 @@ from ...input.sources._foreign import Foreign
 from ...input.sources._generator import Generator
 from ..data._adapter import DatasetAdapter
 from ..data._array_batches import Several, several
-from ..data._batches import wants_states
-from ._fit_callbacks import RUN, Run, followed, watched
+from ..state._loop_run import current_loop
+from ._fit_callbacks import Run, followed, run_of
 from ._saved_position import Position, Randomness
 from ._train_function import Rank, Step, TrainFunction, train_function_of
-
-_current: contextvars.ContextVar["FitRun | None"] = contextvars.ContextVar(RUN, default=None)
 
 
 class FitRun(Run):
@@ -44,7 +40,12 @@ class FitRun(Run):
         """Watch an epoch iterator, if it is the first of this fit: the first one reads the training data."""
         if self._epochs is None:
             self._epochs = epochs
-            epochs.__dict__[RUN] = self
+            if isinstance(epochs.data_adapter, DatasetAdapter):
+                epochs.data_adapter.keeps_states = True
+
+    def watches(self, epochs: Any) -> bool:
+        """Return whether an epoch iterator is the one that reads the training data."""
+        return epochs is self._epochs
 
     def position(self, epoch: int, num_steps: int, *, all_done: bool = False) -> Position:
         """Return the position before step `num_steps` of `epoch`. Unless it is the first step, Keras has announced it already."""
@@ -268,38 +269,33 @@ def _nodes(roots: Any) -> Iterator[Node]:
 def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``fit`` with Replicant's callbacks first. Tell them when it ends, and watch it if they ask for that."""
     bound = inspect.signature(original).bind(model, *args, **kwargs)
-    with followed(model, bound.arguments.get("callbacks"), _watching) as callbacks:
+    with followed(model, bound.arguments.get("callbacks"), FitRun) as callbacks:
         bound.arguments["callbacks"] = callbacks
         return original(*bound.args, **bound.kwargs)
-
-
-@contextmanager
-def _watching(model: Any, callbacks: Sequence[Any]) -> Iterator[None]:
-    run = FitRun(model, callbacks)
-    token, wanted = _current.set(run), wants_states.set(True)
-    try:
-        with watched(run):
-            yield
-    finally:
-        _current.reset(token)
-        wants_states.reset(wanted)
 
 
 def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:
     """Make an epoch iterator, and show it to the fit that is running."""
     original(epochs, *args, **kwargs)
-    run = _current.get()
+    run = _watched_fit()
     if run is not None:
         run.watch(epochs)
 
 
 def get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
     """Begin a pass over the data. A watched fit begins it itself."""
-    run: FitRun | None = epochs.__dict__.get(RUN)
+    run = _watched_fit(epochs)
     return original(epochs) if run is None else run.begin_pass(functools.partial(original, epochs))
 
 
 def enumerate_steps(original: Callable[..., Any], epochs: Any) -> Any:
     """Return the steps of an epoch. A watched fit leaves out those that are done."""
-    run: FitRun | None = epochs.__dict__.get(RUN)
+    run = _watched_fit(epochs)
     return original(epochs) if run is None else run.steps(original(epochs))
+
+
+def _watched_fit(epochs: Any = None) -> FitRun | None:
+    """Return the watched fit of the model whose loop this thread is in, if its training data are those of `epochs`."""
+    loop = current_loop()
+    run = None if loop is None else run_of(loop.model)
+    return run if isinstance(run, FitRun) and (epochs is None or run.watches(epochs)) else None

@@ -17,11 +17,11 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ..micro_batches._step import in_parts
-from ..steps._stateful_step import step_of
+from ..state._loop_state import PARTS, note
+from ..steps._steps_of_model import step_of
 from ._train_function import Rank, Step, make_train_function, train_function_of
 
 _VERDICT_KEY = "replicant_verdict"  # the key of the verdict in the logs
-_STATE = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Switch:
         *metrics, self._carried = metrics
         state = (*parts, metrics)
         if self._then is not None:
-            self._model._jax_state = dict(zip(_STATE, state, strict=True))  # if Ctrl-C interrupts `then`, Keras needs the state
+            note(self._model, PARTS["train_step"], state)  # if Ctrl-C interrupts `then`, Keras needs the state
             state = self._then(state)
         return {key: value for key, value in logs.items() if key != _VERDICT_KEY}, state
 

@@ -6,7 +6,7 @@ are shuffled. Callbacks that write files run on the chief. On the other workers,
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,9 +14,10 @@ import numpy as np
 
 from ...cluster.exchange._world import World
 from ...errors import ArgumentError
-from ..data._same_batches import Read, read
-from ..data._worker_datasets import active
-from ..state._owner import strategy_of
+from ...strategies._strategy import Strategy
+from ..state._loop_run import LoopRun
+from ..state._same_batches import BatchesRead
+from ._fit_callbacks import flat
 from ._saved_position import Randomness
 
 _COUNTS = (
@@ -34,32 +35,25 @@ _MUTE = "replicant_is_mute"
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "OrbaxCheckpoint")
 
 
-def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``fit``, ``evaluate`` or ``predict``. Prepare and check the loop if the model's strategy has several workers."""
-    strategy = strategy_of(model)
-    world = None if strategy is None else strategy.placement.world
-    if strategy is None or world is None:
-        return original(model, *args, **kwargs)
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
-    outermost = active.get() is None  # not an evaluation inside another loop
+def run(original: Callable[..., Any], loop: LoopRun, strategy: Strategy, args: Any, kwargs: Any) -> Any:
+    """Run ``fit``, ``evaluate`` or ``predict`` together with the other workers of a strategy, with what is this worker's part."""
+    world, bound = strategy.placement.world, inspect.signature(original).bind(*args, **kwargs)
+    assert world is not None, "there are several workers"
+    outermost = loop.workers is None  # not an evaluation inside another loop
     if outermost:
-        _count_alike(world, original.__name__, bound)
+        _count_alike(world, loop.name, bound)
         _shuffle_alike(world)
+    read = loop.batches_read = loop.batches_read or BatchesRead(world)
+    loop.workers = strategy
     if "callbacks" in bound.arguments:
         in_slices = strategy.placement.slices_from is not None
         if in_slices:
             _check_readers(bound.arguments["callbacks"])
         if not world.is_chief:
             bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"], in_slices)
-    own = Read(world) if outermost else read.get() or Read(world)
-    token, read_token = active.set(strategy), read.set(own)
-    try:
-        result = original(*bound.args, **bound.kwargs)
-        if outermost:
-            own.compare()
-    finally:
-        active.reset(token)
-        read.reset(read_token)
+    result = original(*bound.args, **bound.kwargs)
+    if outermost:
+        read.compare()
     return result
 
 
@@ -91,7 +85,7 @@ def _shuffle_alike(world: World) -> None:
 
 def _check_readers(given: Any) -> None:
     """Raise ArgumentError for callbacks that read weights on the chief only, if these lie in slices on all workers."""
-    for callback in _listed(given):
+    for callback in flat(given):
         kinds = [kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(("keras.", "replicant."))]
         if isinstance(callback, keras.callbacks.BackupAndRestore) or "OrbaxCheckpoint" in kinds:
             what, instead = type(callback).__name__, "replicant.keras.callbacks.BackupAndRestore or ModelCheckpoint"
@@ -105,28 +99,17 @@ def _check_readers(given: Any) -> None:
         )
 
 
-def _listed(given: Any) -> Sequence[Any]:
-    if given is None:
-        return ()
-    if isinstance(given, keras.callbacks.CallbackList):
-        return given.callbacks
-    return given if isinstance(given, Sequence) else [given]
-
-
 def _without_writers(given: Any, in_slices: bool) -> Any:
     """Return the callbacks, with mute ones in place of those that write files.
 
     To save a model in slices takes all workers, so ModelCheckpoint works on all of them then (``saving/_files.py``).
     """
-    made = [callback if in_slices and _saves(callback) else _muted(callback) for callback in _listed(given)]
+    saves = keras.callbacks.ModelCheckpoint if in_slices else ()
+    made = [callback if isinstance(callback, saves) else _muted(callback) for callback in flat(given)]
     if isinstance(given, keras.callbacks.CallbackList):
         given.callbacks = made
         return given
     return None if given is None else made
-
-
-def _saves(callback: Any) -> bool:
-    return isinstance(callback, keras.callbacks.ModelCheckpoint)
 
 
 def is_mute(callback: Any) -> bool:

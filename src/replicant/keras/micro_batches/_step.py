@@ -15,7 +15,8 @@ from ...errors import ArgumentError, ArgumentTypeError
 from .._batch_statistics import asks_for_replica_statistics
 from ..cpu._recurrent import placement_of_step
 from ..state._gathered_weights import follows_keras
-from ._replica import MicroBatches
+from ._forward import Forward
+from ._replica import compute
 from ._rows import Batch
 
 _ASKED = "_replicant_accumulate_steps"
@@ -129,8 +130,8 @@ class MicroBatchStep:
         batch = Batch(data, 1 if placement.on_one_device else placement.num_replicas)
         keeps_outputs = model._compile_metrics is not None or _is_own(model, "compute_metrics")
         scale = _loss_scale(model.optimizer, slots)
-        parts = MicroBatches(model, placement, batch, self._steps, scale, keeps_outputs=keeps_outputs)
-        found = parts.compute(trainable, others)
+        forward = Forward(model, placement, batch, self._steps)
+        found = compute(forward, (list(trainable), list(others)), scale=scale, keeps_outputs=keeps_outputs)
         trainable, slots = model.optimizer.stateless_apply(slots, found.gradients, trainable)
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         mapping = list(zip(model.metrics_variables, metrics, strict=True))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from ...replicas._collectives import AXIS, in_use
+from ...replicas._micro import wide
 from ...replicas._model_axis import ModelCut
 from ...replicas._placement import Placement
 from ...tracing.gradients._gathered_variable import gathered_p
@@ -43,7 +44,7 @@ class Layout:
 
     def start_of_sum(self) -> jax.Array:
         """Return zeros of at least 32 bits to add gradients to, which a replica's devices share as they share the variable."""
-        return self._in_use(jnp.zeros(self.shape, jnp.promote_types(self.dtype, jnp.float32)))
+        return self._in_use(jnp.zeros(self.shape, wide(self.dtype)))
 
     def whole(self, part: Any, shift: Any = None) -> Any:
         """Return the whole variable, as a replica computes with it. It is differentiable with respect to `shift`."""

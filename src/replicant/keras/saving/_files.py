@@ -5,7 +5,6 @@ together, and the chief writes. Otherwise each worker that calls them writes. Se
 of its own, which then takes the place of the file.
 """
 
-import contextvars
 import functools
 import shutil
 import uuid
@@ -18,36 +17,24 @@ from ...errors import ContextError
 from ...kernels import disabled
 from ...replicas._context import active_replica_context
 from ...replicas._own_mesh import in_a_trace, without_mesh
-from ...variables._slices import in_pieces, reading_once
+from ...variables._slices import in_pieces, is_read_once, reading_once
+from ..state._loop_state import variables_of
 from ..state._owner import strategy_of
 from ..state._refs import ref_of_keras
 from ..steps._stateful_step import other_optimizers
-
-_writes: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_writes", default=False)  # whether the chief writes now
 
 
 def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
     """Save a model, or only its weights. All workers must call it if their strategy cuts variables."""
     strategy = strategy_of(model)
     world = None if strategy is None else strategy.placement.world
-    if strategy is None or world is None or _writes.get():  # Keras's methods call its functions
-        original(model, *args, **kwargs)
-        return
-    if strategy.placement.slices_from is None:
-        original(model, *args, **kwargs)
+    if strategy is None or world is None or strategy.placement.slices_from is None or is_read_once():
+        original(model, *args, **kwargs)  # is_read_once: by a method of Keras that calls this function
         return
     refs = [ref for variable in _variables(model) if in_pieces((ref := ref_of_keras(variable)).get_raw()[0])]
     reads = [(ref.name, ref.get_raw()[0], ref.read_eagerly) for ref in refs]
-
-    def write() -> None:
-        token = _writes.set(True)
-        try:
-            original(model, *args, **kwargs)
-        finally:
-            _writes.reset(token)
-
     with reading_once(f"{original.__name__} of the model {model.name!r}", reads):
-        write_once(write, what=f"the model {model.name!r}")
+        write_once(lambda: original(model, *args, **kwargs), what=f"the model {model.name!r}")
 
 
 def save_file(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -109,10 +96,6 @@ def _export_apart(original: Callable[..., Any], model: Any, filepath: Any, *args
 
 def _variables(model: Any) -> list[Any]:
     model.jax_state_sync()  # in a callback of fit, Keras keeps their values elsewhere
-    own = getattr(model, "optimizer", None)
-    found = list(model.variables)
-    for optimizer in [] if own is None else [own]:
-        found += optimizer.variables
-    for optimizer in other_optimizers(model).values():
-        found += optimizer.variables
+    others = [variable for optimizer in other_optimizers(model).values() for variable in optimizer.variables]
+    found = [*model.variables, *variables_of(model, "optimizer_variables"), *others]
     return list({id(variable): variable for variable in found}.values())

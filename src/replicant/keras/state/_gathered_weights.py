@@ -4,6 +4,7 @@ Keras differentiates ``compute_loss_and_updates`` with respect to the weights. H
 keeps slices only. The optimizer, which Keras calls afterwards, sees slices of weights, gradients and state.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,14 +53,7 @@ def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, other
     if placement is None:
         return original(model, trainable, others, *args, **kwargs)
     given = {name: kwargs.pop(name) for name in ("optimizer_variables",) if name in kwargs}
-
-    def whole(variable: Any, part: Any, shift: Any = None) -> Any:
-        axis = _axis(part, placement)
-        if axis is None:
-            value = part if shift is None else shift
-            return placement.as_used(value, placement.model_cut(variable.path, part.shape, part.dtype))
-        shift = jnp.zeros(part.shape, part.dtype) if shift is None else shift
-        return gathered_p.bind(part, shift, axis=axis, whole=placement.in_use(variable.path, part.shape, part.dtype))
+    whole = functools.partial(_whole, placement)
 
     def forward(trainable: list[Any], others: list[Any], args: Any, given: Any) -> Any:
         (loss, aux), _ = loss_and_pullback(trainable, others, args, given)
@@ -90,6 +84,16 @@ def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, other
     with_gradient = jax.custom_vjp(forward)
     with_gradient.defvjp(loss_and_pullback, gradients)
     return with_gradient(list(trainable), list(others), args, given)
+
+
+def _whole(placement: Placement, variable: Any, part: Any, shift: Any = None) -> Any:
+    """Return the whole of a weight, as replicas compute with it. It is differentiable with respect to `shift`."""
+    axis = _axis(part, placement)
+    if axis is None:
+        value = part if shift is None else shift
+        return placement.as_used(value, placement.model_cut(variable.path, part.shape, part.dtype))
+    shift = jnp.zeros(part.shape, part.dtype) if shift is None else shift
+    return gathered_p.bind(part, shift, axis=axis, whole=placement.in_use(variable.path, part.shape, part.dtype))
 
 
 def _looked_up(model: Any) -> set[int]:

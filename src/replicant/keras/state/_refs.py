@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from ...replicas._copies import VariableAggregation
 from ...variables._ref import Ref
-from . import _running_loops
+from . import _loop_state
 
 MADE_UNDER = "_replicant_made_under"  # the attribute in which a variable keeps its strategy
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
@@ -43,15 +43,15 @@ class KerasRef(Ref):
         value = self.variable._value
         if value is not None and value is self._copies:
             return value, True
-        if value is None or _running_loops.is_gone(value):
-            taken = _running_loops.taken(self.variable)
+        if value is None or _loop_state.is_gone(value):
+            taken = _loop_state.taken(self.variable)
             value = value if taken is None else taken
         if value is None:  # the variable was made during this trace and is filled in at its end
             return jnp.zeros(self.shape, self.dtype), False
         return value, False
 
     def keep(self, raw: Any) -> Any:
-        if not _running_loops.in_another_thread(self.variable) or _running_loops.is_gone(raw):
+        if not _loop_state.in_another_thread(self.variable) or _loop_state.is_gone(raw):
             return super().keep(raw)
         return jnp.array(raw, copy=True)  # the next step of the loop overwrites what it has
 

@@ -37,7 +37,7 @@ from ...variables._recorder import ReplicaRecorder, current_recorder
 from ...variables._slices import LARGE, in_pieces, note_cut
 from .. import _internals
 from .._internals import KerasVariable
-from . import _running_loops
+from . import _loop_state
 from ._recording_scope import RecordingScope
 from ._refs import MADE_UNDER, known_ref, ref_of_keras
 
@@ -79,10 +79,10 @@ def value(original: Any, variable: Any) -> Any:
     if _recorder.is_heard() and variable._value is not None and not _internals.in_stateless_scope():
         return variable._maybe_autocast(_recorder.read(ref_of_keras(variable)))  # a tape outside of traces hears of it
     ref = known_ref(variable)
-    if ref is None and (in_pieces(variable._value) or _running_loops.in_another_thread(variable)):
+    if ref is None and (in_pieces(variable._value) or _loop_state.in_another_thread(variable)):
         # Pieces are a slot that `fit` left so.
         ref = ref_of_keras(variable)
-    if ref is None or (variable._value is None and _running_loops.taken(variable) is None):
+    if ref is None or (variable._value is None and _loop_state.taken(variable) is None):
         return handed_over(original(variable)) if MADE_UNDER in variable.__dict__ else original(variable)
     if variable._value is not None and variable._value is ref._copies:
         return variable._maybe_autocast(ref.read_eagerly())

@@ -7,7 +7,6 @@ travels with that state, so everything that acts on a step's state acts on all o
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -30,51 +29,20 @@ from ...tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ...tracing.replicas._interpreter import run_alone
 from ...variables._known import is_variable, ref_of
 from ...variables._libraries import tracing
-from ...variables._recorder import CrossRecorder, Facts, ReplicaRecorder, current_recorder, read, recording
+from ...variables._recorder import CrossRecorder, Facts, read, recording
 from ...variables._ref import Ref
 from .. import _internals
-from ..state._global_generator import following, global_generator
+from ..state._global_generator import following
+from ..state._loop_state import PARTS, variables_of
 from ..state._refs import ref_of_keras
 
-# The parts of the state of each of Keras's steps.
-PARTS = {
-    "train_step": ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
-    "test_step": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
-    "predict_step": ("trainable_variables", "non_trainable_variables"),
-}
-_OTHERS = PARTS["train_step"].index("non_trainable_variables")  # the part with which other variables travel
+OTHERS = PARTS["train_step"].index("non_trainable_variables")  # the part with which other variables travel
 _SLOTS = PARTS["train_step"].index("optimizer_variables")  # and, in training, with which other optimizers do
-_KNOWN = "_replicant_stateful_steps"
-
-
-def is_stateful(step: Callable[..., Any]) -> bool:
-    """Whether a model's step takes only the data, as in TensorFlow, and not ``(state, data)``."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(step).parameters.values()
-    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
-        return False  # such a step hands on what it gets
-    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters) == 1
-
-
-def step_of(model: Any, name: str) -> Callable[..., Any]:
-    """Return a model's step as a function ``(state, data) -> (outputs, state)``, whichever form it is written in."""
-    step = getattr(model, name)
-    if not is_stateful(step):
-        return step
-    known = model.__dict__.setdefault(_KNOWN, {})
-    if name not in known or known[name].code != code_of(step):
-        known[name] = StatefulStep(model, step, name)
-    return known[name]
 
 
 def code_of(step: Any) -> Any:
     """Return what tells one version of a method from another that replaces it."""
     return getattr(step, "__func__", step)
-
-
-def forget(model: Any) -> None:
-    """Forget what is known of a model's steps, because it is compiled again."""
-    model.__dict__.pop(_KNOWN, None)
 
 
 def other_optimizers(model: Any) -> dict[str, Any]:
@@ -86,24 +54,6 @@ def other_optimizers(model: Any) -> dict[str, Any]:
             if isinstance(item, _internals.BaseOptimizer) and all(item is not each for each in (model.optimizer, *found.values())):
                 found[name if item is value else f"{name}.{i}"] = item
     return found
-
-
-def unsaved(model: Any) -> list[str]:
-    """Return the names of the variables that a model's training step uses and that do not belong to anything it has."""
-    step = model.__dict__.get(_KNOWN, {}).get("train_step")
-    if step is None:
-        return []
-    saved = {ref_of_keras(variable) for optimizer in other_optimizers(model).values() for variable in optimizer.variables}
-    generator = global_generator()
-    saved |= set() if generator is None else {ref_of_keras(generator.state)}  # a backup has its state with those of NumPy's
-    return sorted(ref.name for ref in step.others if ref not in saved)
-
-
-def inside(step: Any) -> "StatefulStep | None":
-    """Return the StatefulStep that `step` is, or that it wraps; None if there is none."""
-    while step is not None and not isinstance(step, StatefulStep):
-        step = getattr(step, "__wrapped__", None)
-    return step
 
 
 class _WholeBatch(CrossRecorder):
@@ -160,14 +110,14 @@ class StatefulStep:
         return [ref for ref in self._others if ref not in own]
 
     def _own(self) -> list[list[Ref]]:
-        return _refs(self._model, self._name)
+        return refs_of(self._model, self._name)
 
     def _added(self) -> list[list[Ref]]:
         """Return the other variables, by the part of the state with which they travel."""
         added: list[list[Ref]] = [[] for _ in PARTS[self._name]]
         trains = self._name == "train_step"
         for ref in self.others:
-            added[_SLOTS if trains and ref.slot else _OTHERS].append(ref)
+            added[_SLOTS if trains and ref.slot else OTHERS].append(ref)
         return added
 
     def _refs(self) -> list[list[Ref]]:
@@ -336,15 +286,9 @@ def without_none(batch: Any) -> Any:
     return batch
 
 
-def _refs(model: Any, name: str) -> list[list[Ref]]:
+def refs_of(model: Any, name: str) -> list[list[Ref]]:
     """Return the variables in the parts of the state of one of Keras's steps."""
-    found = {
-        "trainable_variables": model.trainable_variables,
-        "non_trainable_variables": model.non_trainable_variables,
-        "optimizer_variables": [] if model.optimizer is None else model.optimizer.variables,
-        "metrics_variables": model.metrics_variables,
-    }
-    return [[ref_of_keras(variable) for variable in found[part]] for part in PARTS[name]]
+    return [[ref_of_keras(variable) for variable in variables_of(model, part)] for part in PARTS[name]]
 
 
 def _shapes(data: Any) -> Any:
@@ -371,23 +315,3 @@ def one_replica() -> Iterator[None]:
     strategy = default_strategy()
     with entered(strategy, ReplicaContext(strategy, SingleReplica())):
         yield
-
-
-def take(original: Callable[..., Any], model: Any, *args: Any, name: str, **kwargs: Any) -> Any:
-    """Take one of Keras's own steps: as Keras does or, for ``super().train_step(data)`` in a stateful step, with the data alone."""
-    recorder = current_recorder()
-    if len(args) + len(kwargs) != 1 or isinstance(recorder, ReplicaRecorder):
-        return original(model, *args, **kwargs)
-    (data,) = [*args, *kwargs.values()]
-    parts = _refs(model, name)
-    with entered(default_strategy(), None):  # Keras's step passes the optimizer's state in and out itself
-        outputs, new = original(model, tuple([read(ref) for ref in part] for part in parts), data)
-    if name == "predict_step":
-        parts, new = parts[_OTHERS:], (new,)
-    for part, values in zip(parts, new, strict=True):
-        for ref, value in zip(part, values, strict=True):
-            if recorder is None:
-                ref.set_raw(value, stacked=False)
-            else:
-                recorder.write(ref, value)
-    return outputs

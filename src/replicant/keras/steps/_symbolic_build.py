@@ -13,8 +13,9 @@ import keras
 import numpy as np
 
 from ...programs.validity._traced_values import naming_the_line
-from ..data._adapter import building
-from ._stateful_step import StatefulStep, step_of
+from ..state._loop_run import building
+from ._stateful_step import StatefulStep
+from ._steps_of_model import step_of
 
 _STEPS = ("train_step", "test_step")
 

@@ -1,6 +1,5 @@
 """Checks now and then, by a checksum, that all workers have read the same batches: each worker computes a part of every batch."""
 
-import contextvars
 import zlib
 from typing import Any
 
@@ -20,7 +19,7 @@ PROBLEM = (
 )
 
 
-class Read:
+class BatchesRead:
     """The batches that one worker has read in a loop."""
 
     def __init__(self, world: World):
@@ -44,9 +43,6 @@ class Read:
             first, self._told = self._told, self._count
             read = f"batches {first} to {self._count - 1} of this loop: sum {self._sum:016x}"
             self._world.exchange.agree("batches", read, PROBLEM)
-
-
-read: contextvars.ContextVar[Read | None] = contextvars.ContextVar("replicant_read", default=None)  # that of the current loop
 
 
 def sum_of(batch: Any) -> int:
