@@ -9,16 +9,16 @@ import numpy as np
 from .._boxes import Box, overlap, sizes_of
 from .._places import Place
 from .._readers import Readers
-from ._damage import reading, require, shown
-from ._dtypes import VARIANT, dtype_of
-from ._entry import Entry
-from ._file_bytes import FileBytes
-from ._index import Index
 from ._object_graph import GRAPH_KEY, ObjectGraph, graph_of
-from ._part import checked_part
 from ._prefix import index_of
-from ._table import Table
-from ._tensor_bytes import TensorBytes
+from .files._damage import reading, require, shown
+from .files._dtypes import VARIANT, dtype_of
+from .files._entry import Entry
+from .files._file_bytes import FileBytes
+from .files._index import Index
+from .files._part import checked_part
+from .files._table import Table
+from .files._tensor_bytes import TensorBytes
 
 
 class TensorBundle:

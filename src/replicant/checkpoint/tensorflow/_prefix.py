@@ -6,9 +6,9 @@ from ...errors import CheckpointError
 from ...storage._path import RemotePath
 from .._places import Place
 from .._readers import Readers
-from ._damage import reading
-from ._file_bytes import FileBytes
-from ._table import is_table
+from .files._damage import reading
+from .files._file_bytes import FileBytes
+from .files._table import is_table
 
 INDEX = ".index"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import ArgumentError
-from .._boxes import Box, box_of
+from ....errors import ArgumentError
+from ..._boxes import Box, box_of
 from ._damage import shown
 
 

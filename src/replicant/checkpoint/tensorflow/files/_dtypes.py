@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CheckpointError
+from ....errors import CheckpointError
 from ._damage import shown
 
 STRING, RESOURCE, VARIANT = 7, 20, 21

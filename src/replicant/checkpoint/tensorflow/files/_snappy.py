@@ -3,8 +3,8 @@
 import importlib
 from typing import Any
 
-from ..._protobuf import MessageError, varint
-from ...errors import ConfigurationError
+from ...._protobuf import MessageError, varint
+from ....errors import ConfigurationError
 from ._damage import damaged
 
 _MOST_FOR_A_BYTE = 32  # bytes that one byte can stand for: 64 in a copy of three, 11 in one of two

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..._protobuf import MessageError
-from ...errors import CheckpointError, DamagedCheckpointError
-from .._places import is_damage
+from ...._protobuf import MessageError
+from ....errors import CheckpointError, DamagedCheckpointError
+from ..._places import is_damage
 
 _MOST = 120  # characters of a key in a message
 

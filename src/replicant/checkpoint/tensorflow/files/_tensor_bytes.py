@@ -6,9 +6,9 @@ from itertools import islice
 
 import numpy as np
 
-from ..._crc32c import crc32c, masked
-from .._boxes import BLOCK, Box, blocks_of, overlap, sizes_of, within
-from .._files import array_of
+from ...._crc32c import crc32c, masked
+from ..._boxes import BLOCK, Box, blocks_of, overlap, sizes_of, within
+from ..._files import array_of
 from ._damage import reading, require, shown
 from ._entry import Entry
 from ._file_bytes import FileBytes

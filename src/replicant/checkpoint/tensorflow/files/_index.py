@@ -3,9 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
-from ..._protobuf import MessageError
-from ...errors import CheckpointError
-from .._boxes import Box, sizes_of
+from ...._protobuf import MessageError
+from ....errors import CheckpointError
+from ..._boxes import Box, sizes_of
 from ._cover import check_cover
 from ._damage import damaged, reading, require, shown
 from ._entry import Entry, box_in, entry_of, header_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._boxes import Box, sizes_of
+from ..._boxes import Box, sizes_of
 from ._damage import require, shown
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._crc32c import crc32c, masked
-from ..._protobuf import varint
+from ...._crc32c import crc32c, masked
+from ...._protobuf import varint
 from ._damage import require
 
 _LARGEST_WORD = (1 << 32) - 1

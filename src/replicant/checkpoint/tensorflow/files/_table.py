@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._crc32c import crc32c, masked
-from ..._protobuf import MessageError, varint
+from ...._crc32c import crc32c, masked
+from ...._protobuf import MessageError, varint
 from ._damage import damaged, require, shown
 from ._file_bytes import FileBytes
 from ._snappy import decompressed

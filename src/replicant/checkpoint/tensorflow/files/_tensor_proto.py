@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._protobuf import MessageError, as_bytes, fields, packed_integers
+from ...._protobuf import MessageError, as_bytes, fields, packed_integers
 from ._dtypes import STRING
 
 _CONTENT = 4  # the field with raw bytes, whatever the dtype
