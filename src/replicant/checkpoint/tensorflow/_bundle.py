@@ -13,7 +13,7 @@ from ._object_graph import GRAPH_KEY, ObjectGraph, graph_of
 from ._prefix import index_of
 from .files._damage import reading, require, shown
 from .files._dtypes import VARIANT, dtype_of
-from .files._entry import Entry
+from .files._entry import Entry, check_size
 from .files._file_bytes import FileBytes
 from .files._index import Index
 from .files._part import checked_part
@@ -128,5 +128,6 @@ class TensorBundle:
         return found
 
     def _bytes_of(self, key: str, entry: Entry, dtype: np.dtype) -> TensorBytes:
+        check_size(self._index.path, key, entry, dtype)
         name = f"{self._prefix.name}.data-{entry.shard:05d}-of-{self._index.header.num_shards:05d}"
         return TensorBytes(FileBytes(self._readers, name), key, entry, dtype, self._index.header.is_big_endian)

@@ -1,6 +1,9 @@
 """The records of a bundle's index: what is said about all tensors, about each, and about the slices of one."""
 
+import math
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from ...._protobuf import MessageError, as_bytes, as_integer, fields, packed_integers
 from ....errors import CheckpointError
@@ -8,6 +11,7 @@ from ..._boxes import Box
 from ._damage import require, shown
 
 _VERSION = 1  # of the formats of bundles and of files of the first Saver that is read here
+_LENGTHS_CHECKSUM = 4  # bytes of a tensor of strings, beside at least one for the length of each
 _WHOLE_AXIS = -1  # in place of the length of a slice
 
 Slice: TypeAlias = tuple[tuple[int, int], ...]  # for each axis the first index and the length, or -1 for the whole axis
@@ -142,3 +146,19 @@ def box_in(file: Any, key: str, own: Slice, shape: tuple[int, ...]) -> Box:
         f"the slice {own} of {shown(key)} is not within its shape {shape}",
     )
     return box
+
+
+def check_size(file: Any, key: str, entry: Entry, dtype: np.dtype) -> None:
+    """Check that a tensor or slice has as many bytes as its shape needs, or at least as many if it has strings.
+
+    Raises:
+        DamagedCheckpointError: If it has not.
+    """
+    count, strings = math.prod(entry.shape), dtype.hasobject
+    needed = count + _LENGTHS_CHECKSUM if strings else count * dtype.itemsize
+    require(
+        entry.size >= needed if strings else entry.size == needed,
+        file,
+        f"{shown(key)} has {entry.size} bytes, but its shape {entry.shape} and dtype {dtype} need "
+        f"{'at least ' if strings else ''}{needed}",
+    )

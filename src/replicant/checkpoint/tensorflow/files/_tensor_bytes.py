@@ -14,8 +14,6 @@ from ._entry import Entry
 from ._file_bytes import FileBytes
 from ._strings import strings_of
 
-_LENGTHS_CHECKSUM = 4  # bytes, beside at least one for the length of each string
-
 
 class TensorBytes:
     """The bytes of a tensor or slice.
@@ -23,25 +21,14 @@ class TensorBytes:
     Args:
         file: The data file.
         key: The name of the tensor.
-        entry: What the index says about it.
+        entry: What the index says about it, from which `check_size` has not raised.
         dtype: Its dtype.
         big_endian: Whether numbers begin with the high byte.
-
-    Raises:
-        DamagedCheckpointError: If its shape needs another number of bytes.
     """
 
     def __init__(self, file: FileBytes, key: str, entry: Entry, dtype: np.dtype, big_endian: bool):
         self._file, self._key, self._entry, self._dtype, self._big_endian = file, key, entry, dtype, big_endian
         self._of, self._count = f" of {shown(key)}", math.prod(entry.shape)
-        strings = dtype.hasobject
-        needed = self._count + _LENGTHS_CHECKSUM if strings else self._count * dtype.itemsize
-        require(
-            entry.size >= needed if strings else entry.size == needed,
-            file.path,
-            f"{shown(key)} should have {entry.size} bytes, but its shape {entry.shape} and dtype {dtype} need "
-            f"{'at least ' if strings else ''}{needed}",
-        )
 
     def require_there(self) -> None:
         """Check that the file has the bytes, without reading them.
