@@ -35,8 +35,9 @@ class TensorBundle:
     """
 
     def __init__(self, prefix: Place):
-        self.path, self._prefix, self._readers = str(prefix), prefix, Readers(prefix.parent)
-        self._index = Index(Table(FileBytes(self._readers, index_of(prefix).name)))
+        self.path, self._prefix = str(prefix), prefix
+        self._index = Index(Table(FileBytes(Readers(prefix.parent), index_of(prefix).name)))
+        self._readers, self._files = Readers(prefix.parent), dict[int, FileBytes]()
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +47,7 @@ class TensorBundle:
 
     def close(self) -> None:
         """Forget what was read of objects at URLs. Reading again is allowed."""
-        self._readers = Readers(self._prefix.parent)
+        self._readers, self._files = Readers(self._prefix.parent), {}
 
     def keys(self) -> list[str]:
         """Return the names of all tensors, sorted by their bytes, without those that only TensorFlow can use (variants)."""
@@ -129,5 +130,11 @@ class TensorBundle:
 
     def _bytes_of(self, key: str, entry: Entry, dtype: np.dtype) -> TensorBytes:
         check_size(self._index.path, key, entry, dtype)
-        name = f"{self._prefix.name}.data-{entry.shard:05d}-of-{self._index.header.num_shards:05d}"
-        return TensorBytes(FileBytes(self._readers, name), key, entry, dtype, self._index.header.is_big_endian)
+        return TensorBytes(self._file(entry.shard), key, entry, dtype, self._index.header.is_big_endian)
+
+    def _file(self, shard: int) -> FileBytes:
+        file = self._files.get(shard)
+        if file is None:
+            name = f"{self._prefix.name}.data-{shard:05d}-of-{self._index.header.num_shards:05d}"
+            file = self._files.setdefault(shard, FileBytes(self._readers, name))
+        return file

@@ -77,7 +77,7 @@ def _contents(file: Place) -> bytes | None:
         try:
             with open_file(file) as stream:
                 data = stream.read(_MOST_BYTES + 1)
-        except IsADirectoryError:
+        except (IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:
             if is_missing(error):
