@@ -76,7 +76,9 @@ def _contents(file: Place) -> bytes | None:
     with reading(file):
         try:
             with open_file(file) as stream:
-                data = stream.read(_MOST_BYTES + 1)
+                size = stream.seek(0, os.SEEK_END)
+                stream.seek(0)
+                data = stream.read(min(size, _MOST_BYTES + 1))  # reading n bytes takes the memory of n, whatever the file has
         except (IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:
