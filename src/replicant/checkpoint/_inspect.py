@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
-from ._arrays_file import ARRAYS
-from ._at_store import MANIFEST
 from ._numbered import latest_checkpoint
 from ._own_values import OwnValues
-from ._places import Place, place_at, place_of, reaching
+from .folders._atomic_at_store import MANIFEST
+from .folders._locations import Place, place_at, place_of, reaching
+from .format._arrays_file import ARRAYS
 from .tensorflow import SaverFile, TensorBundle, open_checkpoint
 from .tensorflow._prefix import prefixes_in
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...._crc32c import crc32c
-from ..._places import is_remote
-from ..._readers import Readers
+from ...folders._locations import is_remote
+from ...format._readers import Readers
 from ._damage import reading, require
 
 _PIECE = 1 << 20  # bytes whose checksum is computed while they are still in the processor's cache
