@@ -2,11 +2,11 @@
 
 ``values/_objects`` names the values -> ``values/_values`` copies them to the host -> ``format/_storage`` writes and reads them ->
 ``values/_restore`` restores them. ``folders/_atomic_folder`` makes folders that are complete or do not exist, and ``folders/_lock``
-keeps two programs apart.
+keeps two programs apart. ``tensorflow`` reads what TensorFlow has written, and ``_inspect`` single values of either.
 """
 
 from ._checkpoint import Checkpoint
-from ._inspect import list_variables, load_variable
+from ._inspect import list_variables, load_checkpoint, load_variable
 from ._manager import CheckpointManager
 from ._numbered import latest_checkpoint
 from ._options import CheckpointOptions
@@ -21,5 +21,6 @@ __all__ = [
     "TerminationConfig",
     "latest_checkpoint",
     "list_variables",
+    "load_checkpoint",
     "load_variable",
 ]
