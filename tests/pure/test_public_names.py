@@ -115,6 +115,7 @@ GOLDEN = {
         "Optional",
         "Options",
         "ParquetDataset",
+        "SkipDecoding",
         "TFRecordDataset",
         "TFRecordWriter",
         "TarDataset",
@@ -126,6 +127,8 @@ GOLDEN = {
         "make_csv_dataset",
         "parse_example",
         "parse_single_example",
+        "tfds_folder",
+        "tfds_info",
     ],
     "replicant.keras": ["callbacks", "layers", "use_micro_batches", "use_replica_statistics", "utils"],
     "replicant.keras.callbacks": [

@@ -147,11 +147,12 @@ def parse_example(
     for kind in set(map(type, records)) - {bytes}:
         raise ArgumentTypeError(f"parse_example takes serialized Examples as bytes. Received: {kind.__name__}.")
     stored = stored_values(records, {name: _KINDS[feature.dtype] for name, feature in features.items()})
-    parsed = {name: stored and _shaped(stored[name], feature) for name, feature in features.items()}
-    if stored is None or any(array is None for array in parsed.values()):  # parsing one by one finds out what is wrong
-        found = [_decoded("parse_example", record, i) for i, record in enumerate(records)]
-        return {name: _stacked(name, feature, found) for name, feature in features.items()}
-    return parsed
+    parsed = {} if stored is None else {name: _shaped(stored[name], feature) for name, feature in features.items()}
+    whole = {name: array for name, array in parsed.items() if array is not None}
+    if stored is not None and len(whole) == len(features):
+        return whole
+    found = [_decoded("parse_example", record, i) for i, record in enumerate(records)]  # which finds out what is wrong
+    return {name: _stacked(name, feature, found) for name, feature in features.items()}
 
 
 def _check_features(method: str, features: Any) -> None:
