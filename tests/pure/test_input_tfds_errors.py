@@ -13,6 +13,7 @@ from PIL import Image
 
 from replicant.data import SkipDecoding, encode_example, tfds_folder, tfds_info
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
+from replicant.input.files import _fast_jpeg
 from replicant.input.files.tfds import _decode
 
 from ._tfds_folders import PICTURE, RECORDED, TEXT, describe, feature, features_dict, file_of, ns, numbers, sequence, tensor, write
@@ -170,7 +171,7 @@ def test_array_record_is_not_installed(tmp_path, monkeypatch):
 
 
 def test_simplejpeg_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    monkeypatch.setattr(_fast_jpeg, "simplejpeg", lambda: None)
     dataset = tfds_folder(RECORDED / "kinds", "train", dct_method="INTEGER_FAST")
     with pytest.raises(ConfigurationError, match=r"JPEG pictures with simplejpeg.*Run: pip install 'replicant-jax\[jpeg\]'"):
         list(dataset)

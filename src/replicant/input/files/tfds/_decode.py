@@ -1,5 +1,6 @@
 """What byte strings encode: arrays, as they are or compressed, and pictures."""
 
+import contextlib
 import math
 import zlib
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from ....errors import ConfigurationError
 from ...graph._blocks import Boxed, Column
-from .._fast_jpeg import fast_jpeg, import_simplejpeg, is_jpeg
+from .._fast_jpeg import check_simplejpeg, is_jpeg, jpeg_pixels, simplejpeg
 from .._limits import MAX_RECORD_BYTES
 from .._pictures import import_pillow, picture_of
 from ._columns import WrongExample
@@ -91,13 +92,24 @@ def _inflated(data: bytes) -> bytes:
 def _picture(feature: Picture, data: bytes) -> np.ndarray:
     """A picture. One channel of floats is stored as four of bytes."""
     channels = feature.item[2] or 0
-    if feature.fast_dct and feature.dtype == np.uint8 and is_jpeg(data):
-        found = fast_jpeg(import_simplejpeg(METHOD), data, channels)
-    elif feature.dtype != np.float32:
-        found = picture_of(import_pillow(METHOD), data, channels, feature.dtype)
-    else:
+    if feature.dtype == np.float32:
         found = picture_of(import_pillow(METHOD), data, 4, np.dtype(np.uint8))
         found = np.ascontiguousarray(found).view("<f4").astype(np.float32)
+    elif feature.dtype == np.uint8 and is_jpeg(data):
+        found = _jpeg(feature, data, channels)
+    else:
+        found = picture_of(import_pillow(METHOD), data, channels, feature.dtype)
     if any(size not in (None, its) for size, its in zip(feature.item, found.shape, strict=True)):
         raise ValueError(f"the picture has the shape {found.shape}, and {feature.item} is expected")
     return found
+
+
+def _jpeg(feature: Picture, data: bytes, channels: int) -> np.ndarray:
+    """A JPEG picture. Pillow has the last word on what simplejpeg does not read."""
+    if feature.fast_dct:
+        check_simplejpeg(METHOD)
+        return jpeg_pixels(data, channels, fast_dct=True)
+    if simplejpeg() is not None:
+        with contextlib.suppress(ValueError):
+            return jpeg_pixels(data, channels, fast_dct=False)
+    return picture_of(import_pillow(METHOD), data, channels, feature.dtype)
