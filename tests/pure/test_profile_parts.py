@@ -6,10 +6,10 @@ import pytest
 
 import replicant
 from replicant import errors
+from replicant._protobuf import MessageError, fields, messages, text
 from replicant.profiling import _of_program
 from replicant.profiling._intervals import Times, union
 from replicant.profiling._trace import Instruction, is_exchange, kind_of, read
-from replicant.profiling._wire import fields, messages, text
 
 WITHIN = [  # intervals, from, to, how much
     ([], 0, 10, 0),
@@ -45,12 +45,13 @@ DAMAGED = [
     (bytes([0x0B]), "the unknown wire type 3 at byte 1"),
     (bytes([0x08, 0xFF]), "a number has no end before byte 2 of 2"),
     (bytes([0xFF] * 12), "a number has no end before byte 10 of 12"),
+    (bytes([0x08, *[0xFF] * 9, 0x02]), "the number at byte 1 has more than 64 bits"),
 ]
 
 
 @pytest.mark.parametrize(("data", "message"), DAMAGED)
 def test_a_damaged_message(data, message):
-    with pytest.raises(errors.ProfileError, match=re.escape(message)):
+    with pytest.raises(MessageError, match=re.escape(message)):
         list(fields(memoryview(data)))
 
 

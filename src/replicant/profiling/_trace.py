@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ._wire import fields, messages, text
+from .._protobuf import MessageError, fields, messages, text
+from ..errors import ProfileError
 
 STEP = "step"  # the name of the events that mark steps
 
@@ -109,10 +110,17 @@ def read(path: Path) -> Trace:
     Raises:
         ProfileError: If it is damaged.
     """
+    try:
+        return _trace_of(memoryview(path.read_bytes()))
+    except MessageError as error:
+        raise ProfileError(f"The profile {path} is cut off or damaged: {error}.") from error
+
+
+def _trace_of(profile: memoryview) -> Trace:
     ran: list[Ran] = []
     programs: dict[str, dict[str, Instruction]] = {}
     marks: dict[int, float] = {}
-    for message in messages(memoryview(path.read_bytes()), _PLANES):
+    for message in messages(profile, _PLANES):
         plane = _Plane(message)
         if plane.name == _METADATA_PLANE:
             programs.update(plane.programs())

@@ -18,6 +18,7 @@ from typing import BinaryIO, Self
 import google_crc32c
 import numpy as np
 
+from ..._crc32c import masked
 from ..._whole_file import close_after_failure
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ...storage._retry import RemoteError
@@ -32,7 +33,6 @@ from ._stream import WINDOW_BITS, checked_compression
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
-_MASK_DELTA = 0xA282EAD8
 _FEW = 4  # fewer records are not worth a search for a common length
 
 
@@ -110,7 +110,7 @@ def _alike(data: memoryview) -> tuple[list[bytes], int]:
     count = _leading((lengths == lengths[0]) & (checksums == checksums[0]))
     cut = struct.Struct(f"{_HEAD}x{length}s{_CHECKSUM.size}x").iter_unpack(data[: count * size])
     records = [record for (record,) in cut]
-    sound = _leading(_masked(_checksums_of(records)) == sums[:count])
+    sound = _leading(masked(_checksums_of(records)) == sums[:count])
     return records[:sound], size
 
 
@@ -142,8 +142,8 @@ def _first_wrong(data: bytes, starts: list[int], stops: list[int], records: list
         return None
     table, begins = np.frombuffer(data, np.uint8), np.array(starts) - _HEAD
     lengths = table[begins[:, None] + np.arange(_LENGTH.size)]
-    wrong = _masked(_checksums_of_lengths(lengths)) != _words(table, begins + _LENGTH.size)
-    wrong |= _masked(_checksums_of(records)) != _words(table, np.array(stops))
+    wrong = masked(_checksums_of_lengths(lengths)) != _words(table, begins + _LENGTH.size)
+    wrong |= masked(_checksums_of(records)) != _words(table, np.array(stops))
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
@@ -171,14 +171,9 @@ def _words(table: np.ndarray, begins: np.ndarray) -> np.ndarray:
     return table[begins[:, None] + np.arange(_CHECKSUM.size)].view("<u4")[:, 0]
 
 
-def _masked(checksums: np.ndarray) -> np.ndarray:
-    return (checksums >> np.uint32(15) | checksums << np.uint32(17)) + np.uint32(_MASK_DELTA)
-
-
 def _checksum(data: bytes) -> int:
     """The masked checksum of some bytes."""
-    value = google_crc32c.value(data)
-    return ((value >> 15 | value << 17) + _MASK_DELTA) & 0xFFFFFFFF
+    return masked(google_crc32c.value(data))
 
 
 def _is_wrong(data: bytes | memoryview, at: int, size: int) -> bool:
