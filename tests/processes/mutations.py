@@ -217,6 +217,18 @@ def tfds(path: Path, change: str = "few-train.tfrecord-00000-of-00001", expected
     return path / change, lambda: list(rd.tfds_folder(path, "train")), expected
 
 
+def tfdata(path: Path, change: str = "*/*/*", compression: str = "") -> tuple[Path, Read, Any]:
+    """A folder that TensorFlow has saved."""
+    recorded = Path(__file__).resolve().parents[1] / "tensorflow_files" / "tfdata"
+    shutil.copytree(recorded / ("gzip" if compression else "kinds"), path)
+    file = next(path.glob(change))
+    return (
+        file,
+        lambda: list(rd.Dataset.load(path, compression=compression or None)),
+        ANY if compression or "*" not in change else SAME,
+    )
+
+
 def table() -> Any:
     rows = range(30)
     texts = [f"text ü {i}" for i in rows]
@@ -356,6 +368,10 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
     "TFDS": tfds,
     "TFDS, splits": lambda path: tfds(path, "dataset_info.json", ANY),
     "TFDS, features": lambda path: tfds(path, "features.json", ANY),
+    "tf.data": tfdata,
+    "tf.data, GZIP": lambda path: tfdata(path, compression="GZIP"),
+    "tf.data, metadata": lambda path: tfdata(path, "snapshot.metadata"),
+    "tf.data, spec": lambda path: tfdata(path, "dataset_spec.pb"),
     "Parquet": parquet,
     "Arrow": arrow,
     "Arrow, stream": lambda path: arrow(path, pa.ipc.new_stream),
