@@ -32,9 +32,9 @@ from PIL import Image
 
 import replicant
 from replicant import data as rd
-from replicant.launch._account import read_job
-from replicant.launch._events import Events
-from replicant.launch._jobs import read_hosts_file
+from replicant.launch.engines._jobs import read_hosts_file
+from replicant.launch.record._events import Events
+from replicant.launch.record._goodput import read_job
 
 TENSORFLOW_FILES = Path(__file__).resolve().parents[1] / "tensorflow_files" / "bundles"
 SECONDS, HANGS = 5, 60  # of the processor for a file, and of the clock: other programs may keep it waiting
@@ -402,7 +402,7 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
 
 def forged(data: bytes, rng: random.Random) -> bytes:
     """Records with damage in them, but with the right checksums, each behind the one before, as a stranger can write them."""
-    from replicant.input.files._records import read_record, record_parts
+    from replicant.input.files.records._tfrecord import read_record, record_parts
 
     stream, parts = io.BytesIO(data), []
     while (record := read_record(stream)) is not None:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
-from ._arrays_file import ARRAYS
-from ._at_store import MANIFEST
 from ._numbered import latest_checkpoint
 from ._own_values import OwnValues
-from ._places import Place, place_at, place_of, reaching
+from .folders._atomic_at_store import MANIFEST
+from .folders._locations import Place, folders_in, place_at, place_of, reaching
+from .format._arrays_file import ARRAYS
 from .tensorflow import SaverFile, TensorBundle, open_checkpoint
 from .tensorflow._prefix import prefixes_in
 
@@ -140,7 +140,7 @@ def _source(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle
     place = place_of(what, path)
     if _is_own(place):
         return OwnValues(place)
-    newest = latest_checkpoint(path)
+    newest = latest_checkpoint(path) if any(map(_is_own, _folders_in(place))) else None
     if newest is not None and _is_own(place_at(newest)):
         return OwnValues(place_at(newest))
     found = open_checkpoint(place)
@@ -150,6 +150,11 @@ def _source(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle
     if names:
         raise CheckpointError(f"There is no checkpoint at {place}. There are the prefixes: {', '.join(map(str, names))}.")
     return OwnValues(place)  # raises
+
+
+def _folders_in(place: Place) -> list[Place]:
+    with reaching():
+        return folders_in(place)
 
 
 def _is_own(place: Place) -> bool:

@@ -6,11 +6,11 @@ import warnings
 from collections import defaultdict
 
 from ..errors import CheckpointError, DamagedCheckpointError
-from ._arrays_file import ARRAYS
-from ._at_store import MANIFEST
-from ._meta import check_meta
-from ._places import Place, folders_in, place_of, reaching
-from ._storage import is_foreign, verified_manifest
+from ._manifest import check_meta
+from .folders._atomic_at_store import MANIFEST
+from .folders._locations import Place, folders_in, place_of, reaching
+from .format._arrays_file import ARRAYS
+from .format._storage import is_foreign, verified_manifest
 
 _NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros, so that the number determines the name
 

@@ -18,7 +18,7 @@ from .files.tfds._splits import slices_of
 from .graph._graph import Node, nodes
 from .graph._structure import STRING, TensorSpec, flatten, map_leaves
 from .sources._sources import tensors
-from .transforms._interleave import WHOLE, Interleave
+from .transforms.mixtures._interleave import WHOLE, Interleave
 
 _CYCLE, _BLOCK = 16, 16  # files at a time, and examples of each in turn, as in tfds.ReadConfig
 _FORMATS = ("tfrecord", "array_record")

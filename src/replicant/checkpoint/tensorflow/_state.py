@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from ...errors import CheckpointError
 from ...storage._path import RemotePath
 from ...storage._write import is_missing
-from .._files import open_file
-from .._places import Place, place_at
+from ..folders._locations import Place, place_at
+from ..format._files import open_file
 from ._prefix import is_prefix
 from .files._damage import damaged, reading
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from ._exists import exists
-from ._tfds import BUILDER, PACKAGE
+from .tables._exists import exists
+from .tables._tfds import BUILDER, PACKAGE
 
 STRATEGY, DATASET, TAPE, OPTIONS = (
     "replicant.Strategy",

@@ -8,7 +8,7 @@ from ..graph._blocks import Boxed, Column
 from ..graph._graph import Node
 from ..graph._structure import DatasetSpec
 from ..sources._sources import Counted
-from ._window import MakeDataset
+from .batches._window import MakeDataset
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

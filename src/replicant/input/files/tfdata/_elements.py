@@ -13,9 +13,9 @@ from ....errors import DatasetError
 from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
 from ...graph._structure import STRING, TensorSpec, flatten
-from .._example_values import objects
 from .._files import FileReader, Format, Reader
-from .._records import Records
+from ..records._example_values import objects
+from ..records._tfrecord import Records
 from ._folder import DTYPES, shape_of
 
 _DTYPE, _SHAPE, _CONTENT = 1, 2, 4  # fields of TensorProto; tf.data writes all values as contents

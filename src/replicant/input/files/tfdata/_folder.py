@@ -16,7 +16,7 @@ from ...._protobuf import MessageError, as_bytes, as_integer, as_text, fields, p
 from ...._whole_file import open_regular
 from ....errors import DatasetError
 from ...graph._structure import STRING, TensorSpec, flatten
-from .._records import begins_record
+from ..records._tfrecord import begins_record
 
 _METADATA, _SPEC = "snapshot.metadata", "dataset_spec.pb"
 _RUN_ID, _VERSION, _DTYPES, _NUM_ELEMENTS, _FINALIZED = 2, 4, 5, 6, 1000  # fields of SnapshotMetadataRecord

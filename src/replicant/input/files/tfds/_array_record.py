@@ -8,9 +8,9 @@ import numpy as np
 from ...._whole_file import open_regular
 from ....errors import ConfigurationError, DatasetError
 from ....storage._urls import is_url
-from .._example_values import objects
 from .._limits import too_large
 from .._remedies import if_not_opened
+from ..records._example_values import objects
 from ._features import METHOD
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...graph._blocks import Boxed, Column, Dense
 from ...graph._structure import STRING
-from .._example_values import Stored, objects
-from .._lists import Lists
+from ..columns._lists import Lists
+from ..records._example_values import Stored, objects
 from ._features import Feature, row_lengths
 
 

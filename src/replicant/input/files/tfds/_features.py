@@ -11,8 +11,8 @@ import numpy as np
 from ....errors import ArgumentError, ArgumentTypeError, DatasetError
 from ....storage._retry import RemoteError
 from ...graph._structure import STRING, DatasetSpec, TensorSpec, map_leaves
-from .._example import BYTES, FLOAT, INT64
 from .._small_files import joined, whole_file
+from ..records._example import BYTES, FLOAT, INT64
 
 METHOD = "tfds_folder"
 _MOST_NAMES = 1 << 26  # bytes of a file of class names

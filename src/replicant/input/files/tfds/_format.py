@@ -9,9 +9,9 @@ from ....errors import DatasetError, ElementError
 from ...graph._blocks import Block, Boxed, Column
 from ...graph._graph import Node
 from ...graph._structure import flatten
-from .._example_values import Stored, stored_values
 from .._files import FileReader, Format, Reader
-from .._records import Records
+from ..records._example_values import Stored, stored_values
+from ..records._tfrecord import Records
 from ._array_record import ArrayRecordFile
 from ._columns import WrongExample, column_of
 from ._decode import decoded

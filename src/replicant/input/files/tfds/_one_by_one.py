@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._example import BYTES, DTYPES, FLOAT, Values, WireError, decode_example
-from .._example_values import Stored, objects
+from ..records._example import BYTES, DTYPES, FLOAT, Values, WireError, decode_example
+from ..records._example_values import Stored, objects
 from ._columns import WrongExample
 
 _LISTS = {0: "nothing", BYTES: "byte strings", FLOAT: "floats"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph._blocks import Column
 from ...sources._sources import Numbered
-from .._example_values import Stored
+from ..records._example_values import Stored
 from ._columns import WrongExample, column_of
 from ._decode import decoded
 from ._features import Feature, Steps, in_steps, leaves_of, spec_of
