@@ -8,6 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,7 +25,7 @@ from replicant.data import (
     tfds_folder,
     tfds_info,
 )
-from replicant.errors import ArgumentError, DatasetError
+from replicant.errors import ArgumentError, DatasetError, ElementError
 from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 
@@ -260,6 +261,37 @@ def test_older_features_json(tmp_path):
     a, b = (list(tfds_folder(tmp_path / name, "train")) for name in ("new", "old"))
     assert repr(a) == repr(b)
     assert a[0]["s"].tolist() == [7, 8]
+
+
+def test_lists_in_lists_are_padded_by_the_user(tmp_path):
+    lists = {"r/ragged_flat_values": [1, 2, 3], "r/ragged_row_lengths_0": [2, 1]}
+    dataset = tfds_folder(
+        write(tmp_path, [[{**lists, "n": i} for i in range(2)]], {"r": sequence(sequence(tensor())), "n": tensor()}), "train"
+    )
+    assert next(iter(dataset))["r"] == [[1, 2], [3]]
+    for method, what in (("batch", "component"), ("padded_batch", "padded_batch: component")):
+        with pytest.raises(ElementError, match=rf"{what} \['r'\] is lists in lists, which may have different lengths .*in `map`"):
+            list(getattr(dataset, method)(2))
+    with pytest.raises(ElementError, match="A component that is to be written to a file is lists in lists"):
+        dataset.save(tmp_path / "saved")
+    padded = dataset.map(lambda element: np.array([row + [0] * (2 - len(row)) for row in element["r"]]))
+    assert next(iter(padded.batch(2))).tolist() == [[[1, 2], [3, 0]]] * 2
+
+
+def test_a_folder_on_a_store(tmp_path):
+    store = fsspec.filesystem("memory")
+    numbers(tmp_path / "a", 3, 2)
+    store.put(f"{tmp_path / 'a'}/", "/tfds-made/", recursive=True)
+    iterator = iter(tfds_folder("memory://tfds-made", "train[1:]"))
+    next(iterator)
+    again = iter(tfds_folder("memory://tfds-made", "train[1:]"))
+    again.restore(json.loads(json.dumps(iterator.state())))
+    assert ns(again) == [2, 3, 4]
+    store.rm("/tfds-made/made-train.tfrecord-00001-of-00002")
+    with pytest.raises(
+        DatasetError, match=r"'memory://tfds-made/made-train.tfrecord-00001-of-00002' is missing, which should have 2"
+    ):
+        list(tfds_folder("memory://tfds-made", "train"))
 
 
 # Positions and shares

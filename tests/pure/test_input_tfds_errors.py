@@ -162,7 +162,7 @@ def test_other_formats(tmp_path, form, message):
 
 
 def test_array_record_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "array_record", None)
+    monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
     numbers(tmp_path, 2, fileFormat="array_record")
     dataset = tfds_folder(tmp_path, "train")
     assert len(dataset) == 2

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..._untrusted_json import read_json
 from ...errors import DatasetError
+from ...storage._retry import RemoteError
 from ...storage._urls import is_url
 from ._stream import PIECE, FileStream
 
@@ -49,6 +50,12 @@ def json_file(method: str, path: str, most_bytes: int, remedy: str) -> Any:
         raise NotJsonError(f"it is no JSON ({error})") from error
     except ValueError as error:
         raise NotJsonError(f"it {error}") from error
+
+
+def is_missing(error: DatasetError) -> bool:
+    """Return whether an error says that there is no such file, here or on a store."""
+    cause = error.__cause__
+    return isinstance(cause.__cause__ if isinstance(cause, RemoteError) else cause, FileNotFoundError)
 
 
 def joined(folder: str, name: str) -> str:

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....errors import ArgumentError, ArgumentTypeError, DatasetError
-from ....storage._retry import RemoteError
 from ...graph._structure import STRING, DatasetSpec, TensorSpec, map_leaves
-from .._small_files import joined, whole_file
+from .._small_files import is_missing, joined, whole_file
 from ..records._example import BYTES, FLOAT, INT64
 
 METHOD = "tfds_folder"
@@ -151,7 +150,7 @@ class ClassLabel(Feature):
         try:
             data = whole_file("tfds_info", path, _MOST_NAMES, "Copy the folder again.")
         except DatasetError as error:
-            if not _is_missing(error):
+            if not is_missing(error):
                 raise
             return [str(number) for number in range(self.num_classes or 0)]
         try:
@@ -184,11 +183,6 @@ class ClassLabel(Feature):
         if name not in self.names:
             raise ArgumentError(f"str2int: {self.path!r} has no class {name!r}. Its classes are {self.names}.")
         return self.names.index(name)
-
-
-def _is_missing(error: DatasetError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause.__cause__ if isinstance(cause, RemoteError) else cause, FileNotFoundError)
 
 
 @dataclasses.dataclass(frozen=True)

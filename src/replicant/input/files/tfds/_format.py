@@ -10,6 +10,7 @@ from ...graph._blocks import Block, Boxed, Column
 from ...graph._graph import Node
 from ...graph._structure import flatten
 from .._files import FileReader, Format, Reader
+from .._small_files import is_missing
 from ..records._example_values import Stored, stored_values
 from ..records._tfrecord import Records
 from ._array_record import ArrayRecordFile
@@ -123,7 +124,7 @@ class Examples(Format):
                 return ArrayRecordFile(path, position, self.max_record_bytes)
             return FileReader(_TFRecords(max_record_bytes=self.max_record_bytes), path, position, identity)
         except DatasetError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            if is_missing(error):
                 raise DatasetError(
                     f"{METHOD}: {path!r} is missing, which should have {self.lengths[path]} examples of {self.title}. Copy the "
                     "folder again."
