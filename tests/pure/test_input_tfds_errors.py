@@ -7,6 +7,7 @@ import struct
 import sys
 import zlib
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -205,6 +206,24 @@ def test_array_record_files(tmp_path):
     path.unlink()
     with pytest.raises(DatasetError, match=r"00000-of-00002' is missing, which should have 3 examples of made/1\.0\.0"):
         list(dataset)
+    path.mkdir()
+    with pytest.raises(DatasetError, match=r"tfds_folder: cannot open .*00000-of-00002': Is a directory"):
+        list(dataset)
+    fsspec.filesystem("memory").put(f"{tmp_path}/dataset_info.json", "/tfds-array/dataset_info.json")
+    fsspec.filesystem("memory").put(f"{tmp_path}/features.json", "/tfds-array/features.json")
+    with pytest.raises(DatasetError, match=r"is an ArrayRecord file, and these are read on this machine only\. Copy the folder\."):
+        list(tfds_folder("memory://tfds-array", "train"))
+
+
+def test_jpeg_pictures_of_other_colours(tmp_path):
+    """Pillow reads them, and the fast transform is for the usual ones only."""
+    pytest.importorskip("simplejpeg")
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).convert("CMYK").save(file, "JPEG")
+    folder = write(tmp_path, [[{"x": file.getvalue()}]], {"x": PICTURE})
+    assert next(iter(tfds_folder(folder, "train")))["x"].shape == (2, 3, 3)
+    with pytest.raises(ElementError, match=r"cannot be decoded: its colours are .*, and those that are read are grey or YCbCr"):
+        list(tfds_folder(folder, "train", dct_method="INTEGER_FAST"))
 
 
 # Features
