@@ -96,6 +96,20 @@ def _mds(path: Path, columns: int, samples: int, shards: int = 1) -> Read:
     return lambda: list(rd.MDSDataset(path).batch(64))
 
 
+def _tfds(path: Path, features: int, examples: int, shards: int = 1) -> Read:
+    path.mkdir()
+    package = "tensorflow_datasets.core.features."
+    whole = {"pythonClassName": f"{package}Tensor", "tensor": {"dtype": "int64", "shape": {}}}
+    found = {"pythonClassName": f"{package}FeaturesDict", "featuresDict": {"features": dict.fromkeys(_names(features), whole)}}
+    (path / "features.json").write_text(json.dumps(found))
+    splits = [{"name": "train", "shardLengths": [examples] * shards}]
+    (path / "dataset_info.json").write_text(json.dumps({"name": "made", "splits": splits}))
+    for i in range(shards):
+        example = rd.encode_example(dict.fromkeys(_names(features), 1))
+        _ = _records(path / f"made-train.tfrecord-{i:05}-of-{shards:05}", [example] * examples)
+    return lambda: list(rd.tfds_folder(path, "train").batch(64))
+
+
 def _records(path: Path, records: list[bytes]) -> Read:
     with rd.TFRecordWriter(path) as writer:
         for record in records:
@@ -173,6 +187,9 @@ CASES: dict[str, tuple[int, Callable[[Path, int], Read]]] = {
     "mds: columns": (2000, lambda path, n: _mds(path, n, 2)),
     "mds: samples": (2000, lambda path, n: _mds(path, 1, n)),
     "mds: shards": (200, lambda path, n: _mds(path, 1, 2, shards=n)),
+    "tfds: features": (1000, lambda path, n: _tfds(path, n, 2)),
+    "tfds: examples": (20_000, lambda path, n: _tfds(path, 1, n)),
+    "tfds: shards": (200, lambda path, n: _tfds(path, 1, 2, shards=n)),
     "tfrecord: records": (100_000, lambda path, n: _records(path, [b"x"] * n)),
     "tfrecord: bytes of a record": (16 << 20, lambda path, n: _records(path, [bytes(n)])),
     "tf.Example: features": (1000, lambda _, n: _examples(n)),

@@ -4,9 +4,12 @@ Instead of what the guides download, they get small parts of the real files, or 
 """
 
 import gzip
+import io
+import json
+import os
 import runpy
 import sys
-import types
+import tempfile
 from pathlib import Path
 
 import replicant
@@ -16,8 +19,9 @@ if "set_virtual_devices" not in Path(sys.argv[1]).read_text():
 
 import keras
 import numpy as np
+from PIL import Image
 
-from replicant.data import Dataset
+from replicant.data import TFRecordWriter, encode_example
 
 NUM_TRAIN, NUM_TEST = 2048, 512
 
@@ -43,24 +47,34 @@ def images(kind, folder):
     return tuple(parts)
 
 
-def load(name, with_info, as_supervised):
-    """Return what tensorflow_datasets.load returns, with datasets of Replicant."""
-    assert (name, with_info, as_supervised) == ("mnist", True, True)
-    (train_x, train_y), (test_x, test_y) = images("mnist", FOLDER)
-    datasets = {
-        "train": Dataset.from_tensor_slices((train_x[..., None], train_y.astype("int64"))),
-        "test": Dataset.from_tensor_slices((test_x[..., None], test_y.astype("int64"))),
-    }
-    sizes = {key: types.SimpleNamespace(num_examples=n) for key, n in (("train", NUM_TRAIN), ("test", NUM_TEST))}
-    return datasets, types.SimpleNamespace(splits=sizes)
+def feature(name, **content):
+    return {"pythonClassName": f"tensorflow_datasets.core.features.{name}", **content}
+
+
+def prepare(folder):
+    """Write MNIST as tensorflow_datasets writes it."""
+    folder.mkdir(parents=True)
+    splits = [{"name": name, "shardLengths": [str(size)]} for name, size in (("train", NUM_TRAIN), ("test", NUM_TEST))]
+    keys = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}
+    info = {"name": "mnist", "version": "3.0.1", "splits": splits, "supervisedKeys": keys}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    picture = feature("Image", image={"shape": {"dimensions": ["28", "28", "1"]}, "dtype": "uint8", "encodingFormat": "png"})
+    features = {"image": picture, "label": feature("ClassLabel", classLabel={"numClasses": "10"})}
+    (folder / "features.json").write_text(json.dumps(feature("FeaturesDict", featuresDict={"features": features})))
+    for split, (pictures, labels) in zip(("train", "test"), images("mnist", FOLDER), strict=True):
+        with TFRecordWriter(folder / f"mnist-{split}.tfrecord-00000-of-00001") as writer:
+            for pixels, label in zip(pictures, labels, strict=True):
+                file = io.BytesIO()
+                Image.fromarray(pixels).save(file, "PNG")
+                writer.write(encode_example({"image": file.getvalue(), "label": int(label)}))
 
 
 FOLDER = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 keras.datasets.mnist.load_data = lambda: images("mnist", FOLDER)
 keras.datasets.fashion_mnist.load_data = lambda: images("fashion", FOLDER)
-stand_in = types.ModuleType("tensorflow_datasets")
-stand_in.load = load
-sys.modules["tensorflow_datasets"] = stand_in
-
-names = runpy.run_path(sys.argv[1], run_name="__main__")
+with tempfile.TemporaryDirectory() as home:
+    os.environ["HOME"] = home
+    if "tensorflow_datasets" in Path(sys.argv[1]).read_text():
+        prepare(Path(home) / "tensorflow_datasets" / "mnist" / "3.0.1")
+    names = runpy.run_path(sys.argv[1], run_name="__main__")
 print("GUIDE DONE", sorted(name for name in names if not name.startswith("_"))[:3])

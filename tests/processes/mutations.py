@@ -19,6 +19,7 @@ import tarfile
 import time
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,51 @@ def mds(path: Path, change: str = "0.mds", compression: str = "") -> tuple[Path,
     return path / change, lambda: list(rd.MDSDataset(path)), ANY
 
 
+def tfds(path: Path, change: str = "few-train.tfrecord-00000-of-00001", expected: Any = SAME) -> tuple[Path, Read, Any]:
+    path.mkdir()
+
+    def feature(name: str, **content: Any) -> dict[str, Any]:
+        return {"pythonClassName": f"tensorflow_datasets.core.features.{name}", **content}
+
+    whole = feature("Tensor", tensor={"dtype": "int64", "shape": {}, "encoding": "none"})
+    free = feature("Tensor", tensor={"dtype": "int16", "shape": {"dimensions": ["-1", "-1"]}, "encoding": "zlib"})
+    shape = {"dimensions": ["-1", "-1", "3"]}
+    features = {
+        "n": whole,
+        "t": feature("Text", text={}),
+        "r": feature(
+            "Sequence", sequence={"feature": feature("Sequence", sequence={"feature": whole, "length": "-1"}), "length": "-1"}
+        ),
+        "z": free,
+        "p": feature("Image", image={"dtype": "uint8", "shape": shape, "encodingFormat": "png"}),
+    }
+    png = io.BytesIO()
+    Image.new("RGB", (4, 3), (10, 20, 30)).save(png, "PNG")
+    with rd.TFRecordWriter(path / "few-train.tfrecord-00000-of-00001") as writer:
+        for i in range(20):
+            lists = {"r/ragged_flat_values": [1, 2, i], "r/ragged_row_lengths_0": [2, 1]}
+            arrays = {"z/value": zlib.compress(bytes(2 * i)), "z/shape": [1, i]}
+            writer.write(rd.encode_example({"n": i, "t": f"text {i}", "p": png.getvalue(), **lists, **arrays}))
+    split = {"name": "train", "shardLengths": ["20"], "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"}
+    keys = {"tuple": {"items": [{"featureKey": "p"}, {"featureKey": "n"}]}}
+    info = {"name": "few", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split], "supervisedKeys": keys}
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    (path / "features.json").write_text(json.dumps(feature("FeaturesDict", featuresDict={"features": features})))
+    return path / change, lambda: list(rd.tfds_folder(path, "train")), expected
+
+
+def tfdata(path: Path, change: str = "*/*/*", compression: str = "") -> tuple[Path, Read, Any]:
+    """A folder that TensorFlow has saved."""
+    recorded = Path(__file__).resolve().parents[1] / "tensorflow_files" / "tfdata"
+    shutil.copytree(recorded / ("gzip" if compression else "kinds"), path)
+    file = next(path.glob(change))
+    return (
+        file,
+        lambda: list(rd.Dataset.load(path, compression=compression or None)),
+        ANY if compression or "*" not in change else SAME,
+    )
+
+
 def table() -> Any:
     rows = range(30)
     texts = [f"text ü {i}" for i in rows]
@@ -319,6 +365,13 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
     "MDS, index": lambda path: mds(path, "index.json"),
     "MDS, zstd": lambda path: mds(path, "0.mds.z", "zstd"),
     "MDS, gz": lambda path: mds(path, "0.mds.z", "gz"),
+    "TFDS": tfds,
+    "TFDS, splits": lambda path: tfds(path, "dataset_info.json", ANY),
+    "TFDS, features": lambda path: tfds(path, "features.json", ANY),
+    "tf.data": tfdata,
+    "tf.data, GZIP": lambda path: tfdata(path, compression="GZIP"),
+    "tf.data, metadata": lambda path: tfdata(path, "snapshot.metadata"),
+    "tf.data, spec": lambda path: tfdata(path, "dataset_spec.pb"),
     "Parquet": parquet,
     "Arrow": arrow,
     "Arrow, stream": lambda path: arrow(path, pa.ipc.new_stream),

@@ -856,15 +856,104 @@ def test_seeds_that_are_numbers_are_listed(tmp_path):
 
 def test_assumptions_are_listed(tmp_path):
     text = (
-        HEAD + "import tensorflow_datasets as tfds\nmetric.reset_states()\nx.numpy()\n"
+        HEAD + "import tensorflow_hub as hub\nmetric.reset_states()\nx.numpy()\n"
         "def step(x):\n    while x > 0:\n        x -= 1\nstrategy.run(step)\n"
     )
     migration = migrated(tmp_path, text)
     assert [(finding.line, finding.kind, finding.construct) for finding in migration.findings] == [
-        (2, "left", "import tensorflow_datasets as tfds"),
+        (2, "left", "import tensorflow_hub as hub"),
         (3, "check", "metric.reset_states()"),
         (4, "check", "x.numpy()"),
         (6, "check", "x > 0"),
+    ]
+
+
+TFDS = "import tensorflow_datasets as tfds\n"
+FOLDER = '"~/tensorflow_datasets/mnist"'
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a = tfds.load('mnist')", f"a = replicant.data.tfds_folder({FOLDER})"),
+        (
+            "a = tfds.load('mnist:3.0.1', 'train', data_dir=d, download=False)",
+            "a = replicant.data.tfds_folder(os.path.join(d, \"mnist/3.0.1\"), split='train')",
+        ),
+        (
+            "a, info = tfds.load(name='mnist', with_info=True, as_supervised=True)",
+            f"a, info = (replicant.data.tfds_folder({FOLDER}, as_supervised=True), replicant.data.tfds_info({FOLDER}))",
+        ),
+        (
+            "a = tfds.load(name, split=tfds.Split.TRAIN, decoders={'image': tfds.decode.SkipDecoding()})",
+            (
+                'a = replicant.data.tfds_folder(os.path.join("~/tensorflow_datasets", name), split="train", '
+                "decoders={'image': replicant.data.SkipDecoding()})"
+            ),
+        ),
+        (
+            (
+                "a = tfds.load('mnist', split='test', batch_size=8, shuffle_files=True, "
+                "read_config=tfds.ReadConfig(shuffle_seed=3, interleave_cycle_length=1, try_autocache=False))"
+            ),
+            (
+                f"a = replicant.data.tfds_folder({FOLDER}, split='test', shuffle_files=True, shuffle_seed=3, "
+                'read_order="files").padded_batch(8)'
+            ),
+        ),
+        ("a = tfds.as_numpy(tfds.load('mnist', with_info=False))", f"a = replicant.data.tfds_folder({FOLDER})"),
+        (
+            "b = tfds.builder('mnist')\nb.download_and_prepare()\na = b.as_dataset(split='test')",
+            f"b = {FOLDER}\na = replicant.data.tfds_folder(b, split='test')",
+        ),
+        (
+            "b = tfds.builder_from_directory(path)\nn = b.info.splits['train'].num_examples",
+            "b = path\nn = replicant.data.tfds_info(b).splits['train'].num_examples",
+        ),
+    ],
+)
+def test_datasets_of_tfds(tmp_path, old, new):
+    migration = migrated(tmp_path, HEAD + TFDS + old + "\n")
+    lines = [line for line in migration.text.splitlines() if not line.startswith("import ")]
+    assert "\n".join(lines) == new
+    assert "tensorflow" not in migration.text.replace("~/tensorflow_datasets", "")
+    assert all(finding.kind == "check" for finding in migration.findings)
+
+
+@pytest.mark.parametrize(
+    ("old", "advice"),
+    [
+        (
+            "tfds.load('mnist', batch_size=-1)",
+            "tfds_folder(path, split).padded_batch(n), for each split; -1 stands for all examples",
+        ),
+        ("tfds.load('mnist', batch_size=8)", "padded_batch(n), for each split"),
+        ("tfds.load('mnist:3.*.*')", "with the path of the folder of a version"),
+        ("tfds.load('mnist', read_config=config)", "shuffle_seed=number instead of read_config, or read_order='files'"),
+        ("tfds.load('mnist', read_config=tfds.ReadConfig(interleave_cycle_length=2))", "read_order='files'"),
+        ("tfds.load('mnist', with_info=flag)", "replicant.data.tfds_info(path) for the info"),
+        ("tfds.load('mnist', builder_kwargs={})", "replicant.data.tfds_folder(path, split)"),
+        ("tfds.load(**settings)", "replicant.data.tfds_folder(path, split)"),
+        ("tfds.builder('mnist', config='x')", "replicant.data.tfds_folder(path, split)"),
+        ("b = tfds.builder_from_directory(p)\nb.as_dataset(**settings)", "replicant.data.tfds_folder(path, split)"),
+        ("b = tfds.builder_from_directory(p)\nb.as_data_source('train')", "read_order='files'"),
+        ("tfds.core.ReadInstruction('train', to=10)", "write the split as text, such as 'train[:10%]'"),
+        ("tfds.even_splits('train', 3)", "strategies share datasets among workers by themselves"),
+        ("tfds.as_dataframe(x)", "replicant.data.tfds_folder(path, split) reads its folders"),
+        ("tfds.as_numpy(*x)", "the dataset itself, whose elements are NumPy arrays"),
+    ],
+)
+def test_what_of_tfds_is_left(tmp_path, old, advice):
+    migration = migrated(tmp_path, HEAD + TFDS + old + "\n")
+    assert [advice in finding.advice for finding in migration.findings if finding.kind == "left"] == [True]
+    if "builder" not in old or "config" in old:
+        assert TFDS in migration.text
+
+
+def test_names_that_are_imported_from_tfds(tmp_path):
+    migration = migrated(tmp_path, "from tensorflow_datasets import load\n")
+    assert [finding.advice for finding in migration.findings] == [
+        "write import tensorflow_datasets as tfds, and translate the file again"
     ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replicant.data import FixedLenFeature, VarLenFeature, encode_example, parse_example, parse_single_example
 from replicant.errors import ArgumentError, ArgumentTypeError, ElementError
-from replicant.input.files.records import _example, _parse
+from replicant.input.files.records import _example, _example_values, _parse
 from replicant.input.files.records._examples_together import NotPlainError, find_features
 
 # {"x": [1.5, -2.0], "l": [300, -1], "s": [b"a", b""]} as TensorFlow writes it, keys sorted.
@@ -137,14 +137,21 @@ def alike(draw):
 DTYPES = {"n": "int64", "x": "float32", "s": str}
 
 
+def parsed_by(values, data, sizes, features):
+    """What one way of reading all records at once gives; None if it leaves them to another."""
+    stored = values(data, sizes, {name: _parse._KINDS[feature.dtype] for name, feature in features.items()})
+    found = {name: stored and _parse._shaped(stored[name], feature) for name, feature in features.items()}
+    return None if any(value is None for value in found.values()) else found
+
+
 @given(alike())
 @settings(max_examples=300)
 def test_records_that_are_alike_give_what_any_records_give(case):
     records, features = case
     data, sizes = b"".join(records), list(map(len, records))
-    together = _parse._uniform(data, sizes, features)
+    together = parsed_by(_example_values._uniform, data, sizes, features)
     if together is not None:
-        side_by_side = _parse._side_by_side(data, sizes, features)
+        side_by_side = parsed_by(_example_values._side_by_side, data, sizes, features)
         assert side_by_side is not None
         assert plain(together) == plain(side_by_side)
         assert all(value.flags.writeable for value in together.values())
@@ -175,7 +182,7 @@ NUMBERS = VarLenFeature("int64")
 )
 def test_which_records_are_alike(rows, features, expected):
     records = [encode_example(row) for row in rows]
-    found = _parse._uniform(b"".join(records), list(map(len, records)), features)
+    found = parsed_by(_example_values._uniform, b"".join(records), list(map(len, records)), features)
     assert (found and {name: value.tolist() for name, value in found.items()}) == expected
 
 

@@ -116,6 +116,7 @@ GOLDEN = {
         "Optional",
         "Options",
         "ParquetDataset",
+        "SkipDecoding",
         "TFRecordDataset",
         "TFRecordWriter",
         "TarDataset",
@@ -127,6 +128,8 @@ GOLDEN = {
         "make_csv_dataset",
         "parse_example",
         "parse_single_example",
+        "tfds_folder",
+        "tfds_info",
     ],
     "replicant.keras": ["callbacks", "layers", "use_micro_batches", "use_replica_statistics", "utils"],
     "replicant.keras.callbacks": [

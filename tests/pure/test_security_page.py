@@ -15,9 +15,9 @@ FLAGS = {"own_python": "`-P`", "bare_python": "`-I -S`", "users_python": "none",
 # Modules that start processes, and modules with which files are read. All that is imported of them must stand on the page.
 STARTERS = {"subprocess", "multiprocessing", "pty", "concurrent.futures.process", "asyncio.subprocess"}
 PARSERS = (
-    "ast bz2 compression.zstd configparser cramjam csv dill flatbuffers google.protobuf gzip h5py html.parser joblib libcst",
-    "lzma marshal msgpack netrc PIL plistlib pyarrow runpy safetensors shelve sqlite3 tarfile tokenize tomllib wave xml",
-    "yaml zipfile zipimport zlib zstandard",
+    "array_record ast bz2 compression.zstd configparser cramjam csv dill flatbuffers google.protobuf gzip h5py html.parser",
+    "joblib libcst lzma marshal msgpack netrc PIL plistlib pyarrow runpy safetensors shelve simplejpeg sqlite3 tarfile",
+    "tokenize tomllib wave xml yaml zipfile zipimport zlib zstandard",
 )
 
 

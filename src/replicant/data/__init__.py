@@ -19,6 +19,9 @@ from ..input._readers import TFRecordDataset as TFRecordDataset
 from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
 from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
+from ..input._tfds_readers import SkipDecoding as SkipDecoding
+from ..input._tfds_readers import tfds_folder as tfds_folder
+from ..input._tfds_readers import tfds_info as tfds_info
 from ..input.distributed._distributed import DistributedDataset as DistributedDataset
 from ..input.distributed._distributed_iterator import DistributedIterator as DistributedIterator
 from ..input.files.records._example import encode_example as encode_example
@@ -49,6 +52,7 @@ __all__ = [
     "Optional",
     "Options",
     "ParquetDataset",
+    "SkipDecoding",
     "TFRecordDataset",
     "TFRecordWriter",
     "TarDataset",
@@ -60,4 +64,6 @@ __all__ = [
     "make_csv_dataset",
     "parse_example",
     "parse_single_example",
+    "tfds_folder",
+    "tfds_info",
 ]

@@ -20,8 +20,7 @@ from ._profile import profiled
 from .files._file_names import matching_files
 from .files._limits import MAX_RECORD_BYTES, checked_limit
 from .files.columns._huggingface import huggingface
-from .files.saved._index import is_saved
-from .files.saved._saved import load
+from .files.saved._load import is_there, shards_of
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
 from .sharding._facts import PipelineFacts
@@ -200,9 +199,10 @@ class Dataset(OwnMethods):
         *,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> "Dataset":
-        """Return the dataset that `save` wrote to a folder.
+        """Return the dataset that `save` wrote to a folder, or that of tf.data.
 
-        Several files are read in turn, one element of each.
+        Several files are read in turn, one element of each, as tf.data does on a machine with as many cores or more. Strings that
+        tf.data has saved are bytes.
 
         Args:
             path: The folder.
@@ -226,21 +226,21 @@ class Dataset(OwnMethods):
         folder, method = local_path("load: path", path), saved_compression("load", compression)
         seconds = _MAX_WAIT_SECONDS if wait is True else float(wait)
         deadline = time.monotonic() + seconds
-        while wait and not is_saved(folder):
+        while wait and not is_there(folder):
             if time.monotonic() > deadline:
                 raise DatasetError(
                     f"load: nobody has saved a dataset in {str(folder)!r} within {seconds:g} s. Check the path, or wait longer: "
                     f"`wait={2 * seconds:g}`."
                 )
             time.sleep(min(_WAIT_SECONDS, seconds))
-        shards = load(folder, element_spec, method, checked_limit("load", max_record_bytes))
+        shards = shards_of(folder, element_spec, method, checked_limit("load", max_record_bytes))
         if reader_func is not None:
-            made = function("load", reader_func)(Dataset(all_shards(shards, Dataset)))
+            made = function("load", reader_func)(Dataset(all_shards(shards, folder.name, Dataset)))
             _check_dataset("load: reader_func", made)
             return made
         if len(shards) == 1:
             return Dataset(shards[0])
-        return Dataset(all_shards(shards, Dataset)).interleave(_itself, cycle_length=len(shards))
+        return Dataset(all_shards(shards, folder.name, Dataset)).interleave(_itself, cycle_length=len(shards))
 
     @staticmethod
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None, name: str | None = None) -> "Dataset":

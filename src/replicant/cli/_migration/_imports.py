@@ -13,6 +13,7 @@ from .tables._advice import advice_for
 from .tables._definitions import DEFINITIONS, with_needs
 from .tables._ops import OPS
 from .tables._rewrite import code
+from .tables._tfds import PACKAGE
 
 _STATEMENTS = {
     "replicant": "import replicant  # before Keras, which then runs on JAX",
@@ -84,13 +85,13 @@ class Imports(cst.CSTTransformer):
 
     def _import(self, node: cst.Import) -> list[str] | None:
         """The new lines, or None to leave the import as it is."""
-        if not any(_is_tensorflow(code(alias.name)) for alias in node.names):
+        if not any(_is_translated(code(alias.name)) for alias in node.names):
             return None
         lines = []
         for alias in node.names:
             module, name = code(alias.name), code(alias.asname.name) if alias.asname else ""
             target = _names.target_of(module.removeprefix("tensorflow").removeprefix("."))
-            if not _is_tensorflow(module) or (name or "tensorflow") in self.kept:
+            if not _is_translated(module) or (name or module.partition(".")[0]) in self.kept:
                 lines.append(f"import {module}{f' as {name}' if name else ''}")
             elif target is not None and name:
                 lines.append(f"import {target}" if target == name else f"import {target} as {name}")
@@ -135,6 +136,11 @@ class Imports(cst.CSTTransformer):
 
 def _is_tensorflow(module: str) -> bool:
     return module.partition(".")[0] == "tensorflow"
+
+
+def _is_translated(module: str) -> bool:
+    """Whether an import of this module is left out once nothing of it is used."""
+    return module.partition(".")[0] in ("tensorflow", PACKAGE)
 
 
 def fix_imports(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from .tables._exists import exists
+from .tables._tfds import BUILDER, PACKAGE
 
 STRATEGY, DATASET, TAPE, OPTIONS = (
     "replicant.Strategy",
@@ -19,6 +20,7 @@ _ONE_BY_NAME = {
     "data.Options": OPTIONS,
     "data.experimental.make_csv_dataset": DATASET,
     "train.load_checkpoint": READER,
+    **{f"{PACKAGE}.{name}": BUILDER for name in ("builder", "builder_from_directory", "core.builder_from_directory")},
 }
 # The methods of a TensorArray that return one.
 _ARRAYS = {"scatter", "split", "unstack", "write"}

@@ -11,7 +11,7 @@ from ._conditions import Arrays
 from ._findings import Finding
 from ._kinds import Kinds, lacks
 from ._seeds import Seeds
-from .tables import _calls, _files, _functions, _names, _ops
+from .tables import _calls, _files, _functions, _names, _ops, _tfds
 from .tables._advice import advice_for, advice_for_method, advice_for_package
 from .tables._definitions import BY_NAME
 from .tables._rewrite import Rewrite, code
@@ -88,7 +88,7 @@ class Rewriter(cst.CSTTransformer):
                 name = self._aliases.get(root, "") + dot + rest
             if name == "tensorflow" or name.startswith("tensorflow."):
                 return name.removeprefix("tensorflow").removeprefix(".").removeprefix("compat.v2.")
-            if name.startswith("keras."):
+            if name.startswith(("keras.", f"{_tfds.PACKAGE}.")):
                 return name  # tf.keras has the same names
         return None
 
@@ -121,7 +121,9 @@ class Rewriter(cst.CSTTransformer):
             return False
         name = node.attr.value
         owner = self._kinds.of(node.value)
-        if owner is not None and name not in _RENAMED and lacks(owner, name):
+        if owner == _tfds.BUILDER and name in ("as_dataset", "info"):
+            self._handled.add(node)
+        elif owner is not None and name not in _RENAMED and lacks(owner, name):
             advice = (
                 advice_for_method(name, owner) or f"{owner} has no {name}; docs/differences.md and docs/input.md list what it has"
             )
@@ -132,7 +134,7 @@ class Rewriter(cst.CSTTransformer):
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if original_node in self._handled:
-            return updated_node
+            return self._of_builder(original_node, updated_node)
         name = self._name(original_node)
         if name is None:
             return self._method_attribute(original_node, updated_node)
@@ -142,6 +144,17 @@ class Rewriter(cst.CSTTransformer):
         if original_node not in self._handled and self._name(original_node) == "" and original_node.value not in self._aliases:
             self._leave_alone(original_node, "the module itself is used as a value")
         return updated_node
+
+    def _is_of_builder(self, node: cst.BaseExpression, name: str) -> bool:
+        """Whether this is the attribute of this name of a builder of TFDS."""
+        return isinstance(node, cst.Attribute) and node.attr.value == name and self._kinds.of(node.value) == _tfds.BUILDER
+
+    def _of_builder(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
+        """The info of a builder of TFDS, whose translation is a path; anything else as it is."""
+        if not self._is_of_builder(original, "info"):
+            return updated
+        self.modules.add("replicant")
+        return _tfds.info(updated.value)
 
     def _renamed(self, name: str, node: cst.Attribute) -> cst.BaseExpression | None:
         root = _root(node)
@@ -180,6 +193,8 @@ class Rewriter(cst.CSTTransformer):
         name = self._name(node.func)
         if name in _ops.OPS or name in _calls.HANDLERS or name in BY_NAME or name in ("print", "add_n", "math.add_n"):
             self._handled.add(node.func)
+        if name == f"{_tfds.PACKAGE}.load" or self._is_of_builder(node.func, "as_dataset"):
+            self._handled.update(_tfds.configs_of(node))
         if name == "distribute.MirroredStrategy":
             self._handled.update(_calls.left_out(node))
         if self._loads_latest_weights(node) or self._transformation(node):
@@ -192,6 +207,8 @@ class Rewriter(cst.CSTTransformer):
         if method := self._transformation(original_node):
             return self._rewritten(original_node, updated_node, _calls.apply_transformation(updated_node, method))
         name = self._name(original_node.func)
+        if self._is_of_builder(original_node.func, "as_dataset"):
+            return self._rewritten(original_node, updated_node, _tfds.as_dataset(updated_node))
         if name is None:
             return self._method_call(original_node, updated_node)
         if name == "range" and self._is_iterated(original_node):
@@ -391,6 +408,8 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(node.names, cst.ImportStar) and module.partition(".")[0] == "tensorflow":
             self._note("left", node, "import the names that you use, and translate the file again")
         names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{code(alias.name)}" for alias in node.names]
+        if module.partition(".")[0] == _tfds.PACKAGE:
+            self._note("left", node, f"write import {_tfds.PACKAGE} as tfds, and translate the file again")
         if advice := next((advice for name in [module, *names] if (advice := advice_for_package(name))), ""):
             self._note("left", node, advice)
         return False
@@ -402,6 +421,8 @@ class Rewriter(cst.CSTTransformer):
         if not m.matches(node, m.SimpleStatementLine(body=[m.Expr(m.Call())])):
             return ""
         call = cst.ensure_type(cst.ensure_type(node.body[0], cst.Expr).value, cst.Call)
+        if self._is_of_builder(call.func, "download_and_prepare"):
+            return _tfds.NOT_PREPARED
         return _NOT_NEEDED.get(self._name(call.func) or "", "")
 
     def leave_SimpleStatementLine(

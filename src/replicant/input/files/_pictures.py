@@ -2,6 +2,7 @@
 
 import importlib
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from ...errors import ConfigurationError, DatasetError
 # JPEG has a bit for each block of 64 pixels at least, and PNG a byte for 8,256. Others hold more, if all pixels are the same.
 _JPEG_PIXELS_PER_BYTE, _PIXELS_PER_BYTE = 1 << 10, 1 << 14
 _ANYWAY = 1 << 23  # pixels that a file of another kind may have, however few bytes it has
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "WEBP")  # whatever the name of the file says
+_STILLS = ("BMP", "JPEG", "PNG")
+_FORMATS = (*_STILLS, "GIF", "WEBP")  # whatever the name of the file says
+_PNG_BITS = 24  # the byte of a PNG picture that says how many bits a channel has
 # What libpng takes of red, green and blue, in parts of 32768.
 _GREY_OF = np.array([9798, 19235, 3735], np.int64)
 
@@ -39,32 +42,83 @@ def decoded(
         DatasetError: If it is damaged, or no picture.
     """
     try:
-        with pillow.open(io.BytesIO(data), formats=_FORMATS) as picture:
-            _check_size(picture, len(data))
-            if channels == 1 and picture.format == "JPEG":
-                picture.draft("L", None)  # the file has the brightness by itself
-            return _with_channels(picture, channels)
-    # Pillow's decoders raise errors of many types for damaged files.
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, pillow.DecompressionBombError) as error:
+        return _read(pillow, data, _FORMATS, lambda picture: _with_channels(picture, channels))
+    except ValueError as error:
         raise DatasetError(
             f"{name}: {path!r} is no BMP, GIF, JPEG, PNG or WebP picture, or it is damaged: {error}. Copy the file again, or "
             f"{remedy}."
         ) from error
 
 
-def _check_size(picture: Any, num_bytes: int) -> None:
+def picture_of(pillow: Any, data: bytes, channels: int, dtype: np.dtype) -> np.ndarray:
+    """Return a picture of a record as ``dtype[height, width, channels]``; with 0 channels, it has those of the file.
+
+    Pixels are those of ``tf.io.decode_image``, with ``dct_method="INTEGER_ACCURATE"`` for JPEG.
+
+    Raises:
+        ValueError: If it is damaged, no BMP, JPEG or PNG picture, or Pillow does not give pixels of this dtype.
+    """
+    try:
+        return _read(pillow, data, _STILLS, lambda picture: _in_dtype(picture, data, channels, dtype))
+    except ValueError as error:
+        raise ValueError(f"it is no BMP, JPEG or PNG picture, or it is damaged: {error}") from error
+
+
+def _read(pillow: Any, data: bytes, formats: tuple[str, ...], convert: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """What ``convert`` returns for the picture.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    try:
+        with pillow.open(io.BytesIO(data), formats=formats) as picture:
+            width, height = picture.size
+            check_room_for_pixels(width, height, len(data), picture.format)
+            return convert(picture)
+    except pillow.UnidentifiedImageError as error:
+        raise ValueError("Pillow does not know its first bytes") from error
+    # Pillow's decoders raise errors of many types for damaged files.
+    except (OSError, SyntaxError, EOFError, IndexError, TypeError, KeyError, pillow.DecompressionBombError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _in_dtype(picture: Any, data: bytes, channels: int, dtype: np.dtype) -> np.ndarray:
+    channels = channels or _own_channels(picture)
+    if dtype == np.uint8:
+        return _with_channels(picture, channels)
+    if picture.format != "PNG":
+        raise ValueError(f"{picture.format} pictures have 8 bits, and {dtype} is expected")
+    if data[_PNG_BITS] < 16:  # the upper byte is repeated as the lower one
+        return _with_channels(picture, channels).astype(np.uint16) * 257
+    if picture.mode.startswith("I"):
+        return _colours_of_grey(np.asarray(picture).astype(np.uint16)[:, :, None], channels)
+    raise ValueError("it has colours of 16 bits, of which Pillow gives only 8. Pass SkipDecoding(), and decode it in `map`")
+
+
+def _own_channels(picture: Any) -> int:
+    """The number of channels of a picture as it is stored; those of a palette are those of its colours."""
+    mode = "L" if picture.mode.startswith("I") or picture.mode == "1" else picture.mode
+    if mode == "P":
+        return 4 if "transparency" in picture.info else 3
+    if mode not in ("L", "RGB", "RGBA"):
+        raise ValueError(f"its pixels are {picture.mode!r}, and those that are read are grey, RGB or RGBA")
+    return {"L": 1, "RGB": 3, "RGBA": 4}[mode]
+
+
+def check_room_for_pixels(width: int, height: int, num_bytes: int, form: str) -> None:
     """Check that a picture has bytes for its pixels. Otherwise, room would be made for what is not there.
 
     Raises:
         ValueError: If it has not.
     """
-    width, height = picture.size
-    most = _JPEG_PIXELS_PER_BYTE * num_bytes if picture.format == "JPEG" else max(_ANYWAY, _PIXELS_PER_BYTE * num_bytes)
+    most = _JPEG_PIXELS_PER_BYTE * num_bytes if form == "JPEG" else max(_ANYWAY, _PIXELS_PER_BYTE * num_bytes)
     if width * height > most:
         raise ValueError(f"{num_bytes:,} bytes cannot hold {width} x {height} pixels")
 
 
 def _with_channels(picture: Any, channels: int) -> np.ndarray:
+    if channels == 1 and picture.format == "JPEG":
+        picture.draft("L", None)  # the file has the brightness by itself
     if picture.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are taken
         grey = (np.asarray(picture).astype(np.int64) >> 8).astype(np.uint8)[:, :, None]
         return _colours_of_grey(grey, channels)
@@ -80,4 +134,4 @@ def _with_channels(picture: Any, channels: int) -> np.ndarray:
 
 def _colours_of_grey(grey: np.ndarray, channels: int) -> np.ndarray:
     colours = np.repeat(grey, min(channels, 3), axis=2)
-    return np.concatenate([colours, np.full_like(grey, 255)], axis=2) if channels == 4 else colours
+    return np.concatenate([colours, np.full_like(grey, np.iinfo(grey.dtype).max)], axis=2) if channels == 4 else colours

@@ -91,6 +91,19 @@ class Dense(Column):
 _TEXTS = {str, bytes}
 
 
+def check_no_lists(name: Callable[[], str], types: set[type]) -> None:
+    """Check that no element is lists in lists, which ragged features of TFDS are.
+
+    Raises:
+        ElementError: If one is.
+    """
+    if list in types:
+        raise ElementError(
+            f"{name()} is lists in lists, which may have different lengths and fit into no array. Pad them to one shape in `map`, "
+            "or leave the component out there."
+        )
+
+
 class Boxed(Column):
     """One Python object per element: an array, a NumPy scalar or a string."""
 
@@ -108,8 +121,10 @@ class Boxed(Column):
 
     def stack(self, name: Callable[[], str]) -> np.ndarray:
         leaves = self.refs
-        if set(map(type, leaves.tolist())) <= _TEXTS:  # common, and NumPy is slow at finding it out
+        types = set(map(type, leaves.tolist()))
+        if types <= _TEXTS:  # common, and NumPy is slow at finding it out
             return leaves.copy()
+        check_no_lists(name, types)
         kinds = {(np.shape(leaf), getattr(leaf, "dtype", STRING)) for leaf in leaves}
         if len(kinds) > 1:
             raise ElementError(_mixed_message(name(), leaves))

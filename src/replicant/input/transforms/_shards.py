@@ -1,9 +1,9 @@
 """A source whose elements are datasets: the shards of a saved dataset."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from ..files.saved._saved import Saved
 from ..graph._blocks import Boxed, Column
 from ..graph._graph import NOT_COMPARED, Node
 from ..graph._structure import DatasetSpec
@@ -16,11 +16,12 @@ class Shards(Counted):
     """One dataset for each shard."""
 
     make_dataset: MakeDataset = dataclasses.field(default=id, metadata=NOT_COMPARED)
-    shards: tuple[Saved, ...] = ()
+    shards: tuple[Node, ...] = ()
+    folder: str = ""
 
     @property
     def label(self) -> str:
-        return f"load({self.shards[0].folder}, {[each.size for each in self.shards]} elements)"
+        return f"load({self.folder}, {[each.cardinality for each in self.shards]} elements)"
 
     @property
     def spec(self) -> Any:
@@ -30,6 +31,6 @@ class Shards(Counted):
         return [Boxed.of([self.make_dataset(shard) for shard in self.shards[start:stop]])]
 
 
-def all_shards(shards: list[Saved], make_dataset: MakeDataset) -> Node:
+def all_shards(shards: Sequence[Node], folder: str, make_dataset: MakeDataset) -> Node:
     """Return the source of the shards as datasets."""
-    return Shards(size=len(shards), make_dataset=make_dataset, shards=tuple(shards))
+    return Shards(size=len(shards), make_dataset=make_dataset, shards=tuple(shards), folder=folder)

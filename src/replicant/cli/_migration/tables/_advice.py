@@ -6,7 +6,7 @@ A row is shown only while the name in `unless` is missing, so that nothing here 
 import pydoc
 from dataclasses import dataclass
 
-from . import _images, _texts
+from . import _images, _texts, _tfds
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ NAMES = {
     ),
     "sparse": "JAX has no sparse tensors here: use dense ones",
     **_texts.ADVICE,
+    **_tfds.ADVICE,
     "summary": "tensorboardX.SummaryWriter, or replicant.keras.callbacks.TensorBoard with fit",
     "tpu": "delete it: replicant.TPUStrategy() finds and starts the TPU",
     "train": "replicant has Checkpoint, CheckpointManager, latest_checkpoint; encode_example is in replicant.data",
@@ -156,6 +157,7 @@ METHODS = {
 
 # What objects of TensorFlow have that Replicant lacks.
 OBJECTS = {
+    _tfds.BUILDER: _tfds.OF_BUILDERS,
     "tensorflow.TensorArray": {
         "concat": "keras.ops.concatenate(values)",
         "gather": "keras.ops.stack([values[i] for i in indices])",
@@ -177,7 +179,6 @@ OBJECTS = {
 PACKAGES = {
     "official": "it needs TensorFlow: copy what you use, and translate it",
     "tensorflow_addons": "it needs TensorFlow, and is no longer developed: Keras 3 has most of it",
-    "tensorflow_datasets": "it returns tf.data: load arrays (tfds.load(..., batch_size=-1)) and make a Dataset from them",
     "tensorflow_decision_forests": "it needs TensorFlow: use ydf or scikit-learn",
     "tensorflow_federated": "it needs TensorFlow",
     "tensorflow_graphics": "it needs TensorFlow",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import libcst as cst
 import libcst.matchers as m
 
-from . import _files, _functions, _images
+from . import _files, _functions, _images, _tfds
 from ._rewrite import Rewrite, by_name, code
 
 
@@ -247,6 +247,7 @@ HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     **_files.HANDLERS,
     **_functions.HANDLERS,
     **_images.HANDLERS,
+    **_tfds.HANDLERS,
     "distribute.cluster_resolver.TPUClusterResolver.connect": connected_resolver,
     "saved_model.save": saved_model,
 }

@@ -5,6 +5,7 @@ import inspect
 from ._exists import exists, found
 from ._images import METHODS
 from ._ops import OPS
+from ._tfds import NAMES
 
 _DTYPES = "bfloat16 bool complex64 float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 
@@ -23,6 +24,7 @@ _EXACT = {
     "UnconnectedGradients.NONE": '"none"',
     "UnconnectedGradients.ZERO": '"zero"',
     **METHODS,
+    **NAMES,
     "train.ClusterSpec": "replicant.cluster.ClusterSpec",
     "constant_initializer": "keras.initializers.Constant",
     "ones_initializer": "keras.initializers.Ones",

@@ -10,9 +10,8 @@ import numpy as np
 
 from ....errors import ArgumentError, ArgumentTypeError, ElementError
 from ...graph._structure import STRING
-from ._example import BYTES, DTYPES, FLOAT, Values, WireError, decode_example, list_values, varints
-from ._examples_alike import Uniform
-from ._examples_together import NotPlainError, Places, find_features
+from ._example import DTYPES, Values, WireError, decode_example
+from ._example_values import Stored, objects, stored_values
 
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _LISTS = {1: "a list of byte strings", 2: "a list of floats", 3: "a list of int64"}
@@ -147,12 +146,13 @@ def parse_example(
     records = serialized.tolist() if isinstance(serialized, np.ndarray) else list(serialized)
     for kind in set(map(type, records)) - {bytes}:
         raise ArgumentTypeError(f"parse_example takes serialized Examples as bytes. Received: {kind.__name__}.")
-    data, sizes = b"".join(records), list(map(len, records))
-    parsed = _uniform(data, sizes, features) or _side_by_side(data, sizes, features)
-    if parsed is None:  # unusual or wrong: parsing one by one finds out what is wrong
-        found = [_decoded("parse_example", record, i) for i, record in enumerate(records)]
-        return {name: _stacked(name, feature, found) for name, feature in features.items()}
-    return parsed
+    stored = stored_values(records, {name: _KINDS[feature.dtype] for name, feature in features.items()})
+    parsed = {} if stored is None else {name: _shaped(stored[name], feature) for name, feature in features.items()}
+    whole = {name: array for name, array in parsed.items() if array is not None}
+    if stored is not None and len(whole) == len(features):
+        return whole
+    found = [_decoded("parse_example", record, i) for i, record in enumerate(records)]  # which finds out what is wrong
+    return {name: _stacked(name, feature, found) for name, feature in features.items()}
 
 
 def _check_features(method: str, features: Any) -> None:
@@ -167,114 +167,31 @@ def _as_bytes(method: str, record: Any) -> bytes:
     return record
 
 
-# All records at once; None if something is unusual or wrong.
+# All records at once
 
 
-def _uniform(data: bytes, sizes: list[int], features: Features) -> dict[str, np.ndarray] | None:
-    """The features of records that have the same layout."""
-    if not data or sizes.count(sizes[0]) != len(sizes):
-        return None
-    out: dict[str, np.ndarray] = {}
-    try:
-        records = Uniform(data, sizes[0])
-        for name, feature in features.items():
-            values = out[name] = records.values(name, _KINDS[feature.dtype])
-            if isinstance(feature, FixedLenFeature):
-                if values.shape[1] != math.prod(feature.shape):
-                    return None
-                out[name] = values.reshape(len(sizes), *feature.shape)
-    except NotPlainError:
-        return None
-    return out
-
-
-def _side_by_side(data: bytes, sizes: list[int], features: Features) -> dict[str, np.ndarray] | None:
-    """The features of records with different layouts."""
-    out: dict[str, np.ndarray] = {}
-    try:
-        places = find_features(data, sizes, list(features))
-        for name, feature in features.items():
-            array = _gathered(data, places[name], feature)
-            if array is None:
-                return None
-            out[name] = array
-    except (NotPlainError, WireError):
-        return None
-    return out
-
-
-def _gathered(data: bytes, places: Places, feature: FixedLenFeature | VarLenFeature) -> np.ndarray | None:
-    """The feature of all records, or None if something is wrong with one of them."""
-    kind = _KINDS[feature.dtype]
-    there = places.kinds != 0
-    if not (places.kinds[there] == kind).all():
-        return None
-    single = kind == BYTES and bool((places.values[there] >= 0).all())
-    starts, stops = (places.values if single else places.starts)[there], places.stops[there]
-    if kind != BYTES:
-        flat, counts = _numbers(kind, data, starts, stops)
-    else:
-        pieces = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-        flat, counts = (_objects(pieces), np.ones(len(pieces), np.int64)) if single else _strings(pieces)
+def _shaped(stored: Stored, feature: FixedLenFeature | VarLenFeature) -> np.ndarray | None:
+    """A feature as one array, or None if a record lacks values."""
     if isinstance(feature, VarLenFeature):
-        all_counts = np.zeros(len(there), np.int64)
-        all_counts[there] = counts
-        return _padded(flat, all_counts)
-    if not (counts == math.prod(feature.shape)).all():
+        return _padded(stored.flat, stored.counts)
+    there = stored.there
+    if not (stored.counts[there] == math.prod(feature.shape)).all():
         return None
     if there.all():
-        return flat.reshape(len(there), *feature.shape)
+        return stored.flat.reshape(len(there), *feature.shape)
     if feature.default is None:
         return None
     out = np.empty((len(there), *feature.shape), feature.dtype)
     out[~there] = feature.default
-    out[there] = flat.reshape(len(starts), *feature.shape)
+    out[there] = stored.flat.reshape(int(there.sum()), *feature.shape)
     return out
-
-
-def _numbers(kind: int, data: bytes, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of all lists in one array, and how many each list has."""
-    sizes = stops - starts
-    packed = _pieces(data, starts, sizes)
-    if kind == FLOAT:
-        if (sizes % 4).any():
-            raise WireError("a number is cut off")
-        return packed.view("<f4"), sizes // 4
-    last = packed < 0x80  # the last byte of a number
-    if last.all():
-        return packed.astype(np.int64), sizes
-    borders = np.cumsum(sizes)
-    if not last[borders[sizes > 0] - 1].all():
-        raise WireError("a number is cut off")
-    ends = np.concatenate([[0], np.cumsum(last)])
-    return varints(packed.tobytes()), np.diff(ends[borders], prepend=0)
-
-
-def _pieces(data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The bytes of all pieces, one after the other, in new memory."""
-    size = int(sizes[0]) if len(sizes) else 0
-    if (sizes == size).all():  # row i of this view begins at byte i
-        return np.ndarray((len(data) - size + 1, size), np.uint8, data, strides=(1, 1))[starts].ravel()
-    pieces = [data[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
-    return np.frombuffer(bytearray().join(pieces), np.uint8)
-
-
-def _strings(lists: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The byte strings of all lists in one array, and how many each list has."""
-    texts = [list_values(piece, BYTES, 0, len(piece)) for piece in lists]
-    counts = np.fromiter(map(len, texts), np.int64, len(texts))
-    return _objects([text for row in texts for text in row]), counts
 
 
 def _padded(flat: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    if len(counts) and (counts == counts[0]).all():
+        return flat.reshape(len(counts), counts[0])
     out = np.full((len(counts), counts.max(initial=0)), b"" if flat.dtype == STRING else 0, flat.dtype)
     out[np.arange(out.shape[1]) < counts[:, None]] = flat
-    return out
-
-
-def _objects(texts: list[bytes]) -> np.ndarray:
-    out = np.empty(len(texts), object)
-    out[:] = texts
     return out
 
 
@@ -312,7 +229,7 @@ def _one(name: str, feature: FixedLenFeature | VarLenFeature, found: dict[str, V
 
 
 def _array(values: Any, dtype: np.dtype) -> np.ndarray:
-    return _objects(list(values)) if dtype == STRING else np.array(values, dtype)
+    return objects(list(values)) if dtype == STRING else np.array(values, dtype)
 
 
 def _scalar(array: np.ndarray) -> Any:

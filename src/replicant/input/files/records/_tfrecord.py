@@ -186,6 +186,11 @@ def _checksums(data: bytes | memoryview, at: int, size: int) -> tuple[int, int]:
     return _CHECKSUM.unpack_from(data, at + size)[0], _checksum(bytes(data[at : at + size]))
 
 
+def begins_record(head: bytes) -> bool:
+    """Return whether a record begins with these bytes: with its length, and the checksum of that."""
+    return len(head) >= _HEAD and not _is_wrong(head, 0, _LENGTH.size)
+
+
 def record_parts(record: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the parts that are written for one record."""
     length = _LENGTH.pack(len(record))

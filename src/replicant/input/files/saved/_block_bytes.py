@@ -10,7 +10,7 @@ import numpy as np
 
 from ...._untrusted_json import read_json
 from ....errors import ElementError
-from ...graph._blocks import Block, Boxed, Column, Dense
+from ...graph._blocks import Block, Boxed, Column, Dense, check_no_lists
 from ...graph._structure import STRING, spec_of
 
 _SIZE = struct.Struct("<Q")
@@ -36,6 +36,7 @@ def encode_block(block: Block) -> bytes:
     described, payload = [], []
     for column in block.columns:
         rows = list(column.rows())
+        check_no_lists(lambda: "A component that is to be written to a file", set(map(type, rows)))
         if not all(isinstance(row, str | bytes) or hasattr(row, "dtype") for row in rows):
             raise ElementError(
                 "Elements that hold datasets, as `window` makes them, cannot be written to a file. Make elements of them first, as "

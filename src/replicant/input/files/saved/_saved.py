@@ -156,12 +156,13 @@ def _spec(saved: dict[str, Any], expected: Any, path: Path) -> Any:
             f"{saved['structure']}. Leave it out."
         )
     for one, other in zip(wanted, leaves, strict=bool(leaves)):
-        if leaves and not _fits(one, other):
+        if leaves and not fits(one, other):
             raise DatasetError(f"load: element_spec has {one}, but the elements in {str(path)!r} have {other}. Leave it out.")
     return expected
 
 
-def _fits(wanted: TensorSpec, saved: TensorSpec) -> bool:
+def fits(wanted: TensorSpec, saved: TensorSpec) -> bool:
+    """Return whether elements that were saved with a spec have what the user expects."""
     if wanted.dtype != saved.dtype or len(wanted.shape) != len(saved.shape):
         return False
     return all(size is None or size == its for size, its in zip(wanted.shape, saved.shape, strict=True))

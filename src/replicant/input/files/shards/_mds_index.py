@@ -1,15 +1,13 @@
 """The file index.json of a folder of MDS shards."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-from ...._untrusted_json import read_json
 from ....errors import DatasetError
 from ....storage._urls import is_url
-from .._stream import PIECE, FileStream
+from .._small_files import NotJsonError, is_below, joined, json_file
 
 _METHOD = "MDSDataset"
 _MOST_BYTES = 1 << 28  # of an index, which takes some hundred bytes for each shard
@@ -51,7 +49,7 @@ def read_index(folder: str) -> tuple[list[Shard], tuple[Column, ...]]:
     Raises:
         DatasetError: If its index.json is missing, damaged or of another format.
     """
-    path = _joined(folder, "index.json")
+    path = joined(folder, "index.json")
     found = _loaded(path)
     if not isinstance(found, dict) or not isinstance(found.get("shards"), list):
         raise _wrong(path, "it has no list of shards in 'shards'")
@@ -73,27 +71,11 @@ def read_index(folder: str) -> tuple[list[Shard], tuple[Column, ...]]:
 
 
 def _loaded(path: str) -> Any:
-    parts: list[bytes] = []
-    piece = bytearray(PIECE)
+    remedy = "Pass the path or URL of a folder that has an index.json, or a list of them. Patterns are not looked up."
     try:
-        stream = FileStream(_METHOD, path, "")
-    except DatasetError as error:
-        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
-        raise DatasetError(
-            f"{_METHOD}: cannot open {path!r}: {why}. Pass the path or URL of a folder that has an index.json, or a list of them. "
-            "Patterns are not looked up."
-        ) from error.__cause__
-    try:
-        while (count := stream.read_into(memoryview(piece))) and len(parts) * PIECE <= _MOST_BYTES:
-            parts.append(bytes(piece[:count]))
-    finally:
-        stream.close()
-    try:
-        return read_json(b"".join(parts), _MOST_BYTES)
-    except json.JSONDecodeError as error:
-        raise _wrong(path, f"it is no JSON ({error})") from error
-    except ValueError as error:
-        raise _wrong(path, f"it {error}") from error
+        return json_file(_METHOD, path, _MOST_BYTES, remedy)
+    except NotJsonError as error:
+        raise _wrong(path, str(error)) from error
 
 
 def _wrong(path: str, what: str) -> DatasetError:
@@ -148,12 +130,8 @@ def _facts(path: str, where: str, folder: str, found: Any) -> FileFacts:
     if not isinstance(found, dict) or not isinstance(found.get("basename"), str) or not _is_count(found.get("bytes")):
         raise _wrong(path, f"{where} has no name and size of a file")
     name, hashes = found["basename"], found.get("hashes") or {}
-    if not name or name.startswith("/") or "\\" in name or ".." in name.split("/") or is_url(name):
+    if not is_below(name):
         raise _wrong(path, f"{where} is {name!r}, which is not below the folder")
     if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):
         raise _wrong(path, f"{where} has hashes that are no texts")
-    return FileFacts(_joined(folder, name), found["bytes"], hashes)
-
-
-def _joined(folder: str, name: str) -> str:
-    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else str(Path(folder) / name)
+    return FileFacts(joined(folder, name), found["bytes"], hashes)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....errors import ArgumentError, ElementError
 from ...files.columns._lists import Lists
-from ...graph._blocks import Block, Column, Dense
+from ...graph._blocks import Block, Boxed, Column, Dense, check_no_lists
 from ...graph._memory import check_room
 from ...graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ._batch import Batch
@@ -46,6 +46,9 @@ class PaddedBatch(Batch):
 
     def stacked(self, block: Block) -> Any:
         names = component_names(block.structure)
+        for name, column in zip(names, block.columns, strict=True):
+            if isinstance(column, Boxed):
+                check_no_lists(lambda name=name: f"padded_batch: {name}", set(map(type, column.refs.tolist())))
         ranks = [np.ndim(column.with_refs(column.refs[:1]).rows()[0]) for column in block.columns]
         shapes = self._shapes(ranks, block.structure)
         values = self._values(block.structure)
