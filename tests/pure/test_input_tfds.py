@@ -28,6 +28,7 @@ from replicant.data import (
 from replicant.errors import ArgumentError, DatasetError, ElementError
 from replicant.replicas._topology import Topology
 
+from ._division import autoshard
 from ._tfds_folders import RECORDED, TEXT, differences, feature, ns, numbers, sequence, tensor, write
 
 TRUTH = json.loads((RECORDED / "truth.json").read_text())
