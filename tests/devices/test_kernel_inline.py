@@ -366,12 +366,12 @@ def test_nothing_is_decided_while_jax_debugs(choices, option):
 STEPS = """
 import sys, jax, jax.numpy as jnp, replicant
 from pathlib import Path
-from replicant.programs import _inline
+from replicant.programs.running import _same_thread_dispatch
 
 hits, choices = [], []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-make = _inline.Choice.__init__
-_inline.Choice.__init__ = lambda self, jitted: (make(self, jitted), choices.append(self))[0]
+make = _same_thread_dispatch.Choice.__init__
+_same_thread_dispatch.Choice.__init__ = lambda self, jitted: (make(self, jitted), choices.append(self))[0]
 
 def large(x):
     products = jax.lax.optimization_barrier(x @ x.T)
@@ -413,10 +413,10 @@ def test_programs_from_the_cache(tmp_path, monkeypatch):
 
 SORTS = """
 import jax, jax.numpy as jnp, replicant
-from replicant.programs import _inline
+from replicant.programs.running import _same_thread_dispatch
 
-found, load_again = [], _inline.load_again
-_inline.load_again = lambda program: (found.append(load_again(program)), found[-1])[1]
+found, load_again = [], _same_thread_dispatch.load_again
+_same_thread_dispatch.load_again = lambda program: (found.append(load_again(program)), found[-1])[1]
 
 @replicant.function
 def step(x):

@@ -152,7 +152,7 @@ import time
 import fsspec
 fsspec.config.conf["s3"] = {{"endpoint_url": "http://localhost:{port}", "key": "key", "secret": "secret"}}
 from replicant import Checkpoint, CheckpointOptions
-from replicant.checkpoint import _storage
+from replicant.checkpoint.format import _storage
 write = _storage.write
 _storage.write = lambda *arguments: (time.sleep(1.0), write(*arguments))
 Checkpoint(value=3).write("{url}/last", CheckpointOptions(enable_async=True))

@@ -46,7 +46,7 @@ HALF = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from replicant.checkpoint import _storage
+from replicant.checkpoint.format import _storage
 _storage.created = lambda *args: os._exit(9)
 _storage.write(Path(sys.argv[1]) / "ckpt-1", {}, {"x": np.ones(1000)})
 """

@@ -60,7 +60,7 @@ def test_an_order_that_is_not_obeyed_breaks_the_exchange_off(monkeypatch):
     world.break_off = broken.set
     world.begin_watch(lambda text: None)
     assert not broken.wait(0.5)
-    monkeypatch.setattr(_world._heartbeat, "is_ordered", lambda: True)
+    monkeypatch.setattr(_world._supervisor, "is_ordered", lambda: True)
     assert broken.wait(10)
     world.end_watch()
 

@@ -30,9 +30,8 @@ def on_all(worlds, fn):
 
 @pytest.mark.parametrize("count", [1, 4, 64])
 def test_an_exchange_is_three_requests_of_each_worker_however_many_there_are(count, monkeypatch):
-    monkeypatch.setattr(
-        "replicant.cluster.exchange._world._SLICE_SECONDS", 30.0
-    )  # no looks at who has failed, however busy this machine is
+    # No looks at who has failed, however busy this machine is.
+    monkeypatch.setattr("replicant.cluster.exchange._world._SLICE_SECONDS", 30.0)
     store = CountingStore()
     worlds = worlds_of(store, count)
     for number in range(3):

@@ -540,6 +540,26 @@ def test_a_damaged_row_group_is_named_after_the_rows_before_it(two):
             next(iterator)
 
 
+def test_a_row_group_whose_description_is_damaged(tmp_path):
+    """The description names the codec: a byte that is 0, for no compression, becomes 30, the code of number 15, which is none."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": list(range(30))}), path, compression="none", use_dictionary=False)
+    sound = path.read_bytes()
+    footer = range(len(sound) - 8 - int.from_bytes(sound[-8:-4], "little"), len(sound) - 8)
+    messages = list[str]()
+    for at in footer:
+        if sound[at] == 0:
+            path.write_bytes(sound[:at] + bytes([30]) + sound[at + 1 :])
+            try:
+                list(ParquetDataset(path))
+            except DatasetError as error:
+                messages.append(str(error))
+    assert (
+        f"ParquetDataset: cannot read row group 0 of {str(path)!r}, because what the file says about it is damaged (Unsupported "
+        "compression codec value: 15). Copy or write the file again."
+    ) in messages
+
+
 def test_a_position_in_a_file_that_is_gone_is_not_one_in_the_next(two):
     with iter(ParquetDataset(two, on_error="skip")) as iterator:
         assert xs(itertools.islice(iterator, 5)) == list(range(5))

@@ -70,30 +70,44 @@ class ParquetTables(Tables):
             opened.pop_all()
         self.fragment: Any = None
         self.kept: set[int] = set()
+        self._checked: set[int] = set()  # row groups, by `_check_chunks`
         try:
             self.schema = chosen(form.columns, repr(path), self.file.schema_arrow, form.names)
-            self._check_readable(parquet)
+            if self.count:
+                self._check_chunks(0)
             if form.filters is not None:
                 self._filter()
         except BaseException:
             self.close()
             raise
 
-    def _check_readable(self, parquet: Any) -> None:
-        """Check that no column that is looked at is encrypted. Asking where one lies would end the process."""
-        if not self.count:
+    def _check_chunks(self, group: int) -> None:
+        """Check what the file says about the chunks of these columns in a row group, once, with nothing read but the metadata.
+
+        Asking about a chunk that is encrypted, or whose numbers contradict each other, ends the process; reading one is an error.
+        """
+        if group in self._checked:
             return
-        unread = parquet.ParquetFile(_Unread(), metadata=self.file.metadata, buffer_size=_LEAST_BUFFER, pre_buffer=False)
         try:
-            unread.read_row_group(0, columns=self._looked_at, use_threads=False)
-        except _ReadError:
-            pass
+            with contextlib.suppress(_ReadError):
+                self._unread.read_row_group(group, columns=self._looked_at, use_threads=False)
         except self.errors as error:
             if "decrypt" in str(error).lower():
                 raise DatasetError(
                     f"{self.form.name}: cannot read the columns {self._looked_at} of {self.path!r}: at least one of them is "
                     f"encrypted ({one_line(error)}). Name columns that are not in `columns`, or decrypt the file."
                 ) from error
+            raise DatasetError(
+                f"{self.form.name}: cannot read row group {group} of {self.path!r}, because what the file says about it is damaged "
+                f"({one_line(error)}). {remedy(error)}."
+            ) from error
+        self._checked.add(group)
+
+    @functools.cached_property
+    def _unread(self) -> Any:
+        """The file once more, without its bytes."""
+        parquet = import_pyarrow(self.form.name, "pyarrow.parquet")
+        return parquet.ParquetFile(_Unread(), metadata=self.file.metadata, buffer_size=_LEAST_BUFFER, pre_buffer=False)
 
     def _filter(self) -> None:
         """Find the row groups that the filter may keep, by their statistics."""
@@ -211,7 +225,8 @@ class ParquetTables(Tables):
         return [i for i in range(len(schema)) if any(each in names for each in _beginnings(schema.column(i).path))]
 
     def _chunks(self, group: int) -> Iterator[Any]:
-        """What the file says about the chunks of these columns. Asking about others may end the process (`_check_readable`)."""
+        """What the file says about the chunks of these columns, once that is checked."""
+        self._check_chunks(group)
         metadata = self.file.metadata.row_group(group)
         return (metadata.column(i) for i in self._leaves)
 
