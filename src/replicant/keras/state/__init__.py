@@ -1,1 +1,1 @@
-"""The variables of Keras's objects, as compiled steps see them."""
+"""The variables of Keras's objects, as compiled steps see them, and the loops that compute on them now."""
