@@ -20,11 +20,13 @@ from ._objects import Inventory, kind_of
 from ._options import CheckpointOptions
 from ._parts import Parts
 from ._places import Place, draft_name, place_at, place_of
-from ._restore import Restore, RestoreStatus
+from ._restore import Restore
+from ._restore_status import RestoreStatus
 from ._stored import Stored, stored_arrays
 from ._together import Together
 from ._values import COPIES, Saves, decode, encode, fetched, sliced, start_fetching
 from ._writer import BackgroundWriter
+from .tensorflow.restoring import GraphRestore, Opened, opened_at
 
 
 class Checkpoint(Saves):
@@ -113,31 +115,37 @@ class Checkpoint(Saves):
         """
         self._writer.wait()
 
-    def restore(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
+    def restore(self, save_path: str | os.PathLike[str] | None, *, by_order: bool = False) -> RestoreStatus:
         """Restore the objects' values from the checkpoint at `save_path`.
 
         Args:
-            save_path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned. With None, nothing happens.
+            save_path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned, or that of a checkpoint of TensorFlow:
+                its prefix, such as ``"model_dir/ckpt-4"``. With None, nothing happens.
+            by_order: Whether the variables of an optimizer in a checkpoint of TensorFlow may be matched by their order with those
+                of the optimizer here, where nothing else says whose they are. It has no effect on a checkpoint of Replicant.
 
         Returns:
-            The status, which holds what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()`` and
-            ``expect_partial()``.
+            The status, which holds what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()``,
+            ``assert_nontrivial_match()`` and ``expect_partial()``.
 
         Raises:
-            CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, or if an optimizer
-                cannot be built. Then no value has changed. Variables in slices are read twice, to be checked and to be assigned: if
-                they cannot be read the second time, the message says that some values have changed. Then restore again.
+            CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, if an optimizer
+                cannot be built, or if a checkpoint of TensorFlow has nothing for these objects. Then no value has changed. Variables
+                in slices are read twice, to be checked and to be assigned (those of TensorFlow once): if they cannot be read the
+                second time, the message says that some values have changed. Then restore again.
             ContextError: If it is called inside ``run``.
         """
-        status, meta, _ = self._read("restore", save_path)
+        status, meta, _ = self._read("restore", save_path, by_order=by_order)
         self._save_counter = meta.get("save_counter", self._save_counter)
         return status
 
-    def read(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
+    def read(self, save_path: str | os.PathLike[str] | None, *, by_order: bool = False) -> RestoreStatus:
         """Restore what ``write`` wrote: like ``restore``, but without an effect on the number of the next ``save``."""
-        return self._read("read", save_path)[0]
+        return self._read("read", save_path, by_order=by_order)[0]
 
-    def _read(self, what: str, path: str | os.PathLike[str] | None) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
+    def _read(
+        self, what: str, path: str | os.PathLike[str] | None, *, by_order: bool = False
+    ) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
         """Also returns the manifest and the extra arrays."""
         _require_eager(what)
         self._writer.wait()
@@ -145,8 +153,13 @@ class Checkpoint(Saves):
         meet_before_reading(path)
         if path is None or folder is None:
             return RestoreStatus(missing=tuple(Inventory(self._objects).items)), {}, []
-        meta, values, extra_arrays, source = all_read("opened", path, lambda: _opened(folder))
-        restore = Restore(os.fspath(path), self._objects, meta["objects"], values, source)
+        opened = all_read("opened", path, lambda: opened_at(folder) or _opened(folder))
+        if isinstance(opened, Opened):
+            restore = GraphRestore(opened, self._objects, by_order=by_order)
+            meta, extra_arrays = restore.meta, []
+        else:
+            meta, values, extra_arrays, source = opened
+            restore = Restore(os.fspath(path), self._objects, meta["objects"], values, source)
         restore.begin()
         if self._restore is not None:
             self._restore.close()

@@ -45,7 +45,7 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     families: dict[str, list[tuple[int, Place]]] = defaultdict(list)
     with reaching():
         for path in folders_in(folder):
-            if not path.name.startswith(".") and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
+            if not path.name.startswith(".") and is_own(path):
                 match = _NUMBERED.fullmatch(path.name)
                 families[match[1] if match else path.name].append((int(match[2]) if match else 0, path))
         newest = [found for members in families.values() if (found := _newest(members)) is not None]
@@ -72,12 +72,18 @@ def warn_passed_over(path: Place, error: DamagedCheckpointError, stacklevel: int
     warnings.warn(f"Skipped the checkpoint {path}: {error} The one before it is used, if there is one.", stacklevel=stacklevel)
 
 
+def is_own(path: Place) -> bool:
+    """Return whether there is a checkpoint of Replicant at `path`, whole or not."""
+    with reaching():
+        return (path / MANIFEST).exists() or (path / ARRAYS).exists()
+
+
 def numbered_checkpoints(prefix: Place) -> list[tuple[int, Place]]:
     """Return the numbers and folders of a prefix that look like checkpoints, in rising order."""
     found = []
     with reaching():
         for path in folders_in(prefix.parent):
             match = _NUMBERED.fullmatch(path.name)
-            if match and match[1] == prefix.name and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
+            if match and match[1] == prefix.name and is_own(path):
                 found.append((int(match[2]), path))
     return sorted(found)
