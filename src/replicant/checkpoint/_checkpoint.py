@@ -130,9 +130,9 @@ class Checkpoint(Saves):
 
         Raises:
             CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, if an optimizer
-                cannot be built, or if a checkpoint of TensorFlow has nothing for these objects. Then no value has changed. Variables
-                in slices are read twice, to be checked and to be assigned (those of TensorFlow once): if they cannot be read the
-                second time, the message says that some values have changed. Then restore again.
+                cannot be built, or if a checkpoint of TensorFlow has nothing for these objects. Then no value has changed.
+                Variables in slices are read twice, to be checked and to be assigned (those of TensorFlow once): if they cannot be
+                read the second time, the message says that some values have changed. Then restore again.
             ContextError: If it is called inside ``run``.
         """
         status, meta, _ = self._read("restore", save_path, by_order=by_order)

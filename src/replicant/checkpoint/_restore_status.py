@@ -1,15 +1,33 @@
 """What a restore left open, and the lines of messages that list it."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 from ..errors import CheckpointError
 
-if TYPE_CHECKING:
-    from ._restore import Restore
-
 MAX_ROWS = 20  # of a list in a message
 _NOTHING = "Nothing was restored: the path was None, which latest_checkpoint returns if there is no checkpoint."
+
+
+class _Restore(Protocol):
+    """A ``Restore``, as its status asks it."""
+
+    path: str
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    deferred: tuple[str, ...]
+    never_saved: tuple[str, ...]
+    hints: tuple[str, ...]
+    num_given: int
+    answered: bool
+
+    def look(self) -> Self:
+        """Continue if something new exists."""
+        ...
+
+    def expect_partial(self) -> None:
+        """Accept values without a counterpart."""
+        ...
 
 
 class RestoreStatus:
@@ -25,7 +43,7 @@ class RestoreStatus:
     tf.train.Checkpoint.restore.
     """
 
-    def __init__(self, restore: "Restore | None" = None, missing: tuple[str, ...] = ()):
+    def __init__(self, restore: _Restore | None = None, missing: tuple[str, ...] = ()):
         self._restore = restore
         self._missing = missing
 
@@ -90,7 +108,7 @@ class RestoreStatus:
             self._restore.expect_partial()
         return self
 
-    def _require(self, of: Callable[["Restore"], tuple[tuple[str, ...], ...]]) -> "RestoreStatus":
+    def _require(self, of: Callable[[_Restore], tuple[tuple[str, ...], ...]]) -> "RestoreStatus":
         if self._restore is None:
             raise CheckpointError(_NOTHING)
         missing, unexpected, deferred = of(self._restore.look())
