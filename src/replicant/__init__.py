@@ -49,6 +49,7 @@ from .checkpoint import (
     TerminationConfig,
     latest_checkpoint,
     list_variables,
+    load_checkpoint,
     load_variable,
 )
 from .kernels._control import install as _install_kernels
@@ -147,6 +148,7 @@ __all__ = [
     "latest_checkpoint",
     "list_devices",
     "list_variables",
+    "load_checkpoint",
     "load_variable",
     "plan",
     "profile",

@@ -55,6 +55,7 @@ GOLDEN = {
         "latest_checkpoint",
         "list_devices",
         "list_variables",
+        "load_checkpoint",
         "load_variable",
         "plan",
         "profile",

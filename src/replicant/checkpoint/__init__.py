@@ -5,7 +5,7 @@ restores them. ``_atomic_folder`` makes folders that are complete or do not exis
 """
 
 from ._checkpoint import Checkpoint
-from ._inspect import list_variables, load_variable
+from ._inspect import list_variables, load_checkpoint, load_variable
 from ._manager import CheckpointManager
 from ._numbered import latest_checkpoint
 from ._options import CheckpointOptions
@@ -20,5 +20,6 @@ __all__ = [
     "TerminationConfig",
     "latest_checkpoint",
     "list_variables",
+    "load_checkpoint",
     "load_variable",
 ]

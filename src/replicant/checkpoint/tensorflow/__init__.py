@@ -1,7 +1,7 @@
 """TensorFlow's checkpoints, read without TensorFlow.
 
-``_open`` finds what is at a path. A bundle (``_bundle``) is an index in a table (``_table``) and files of raw bytes
-(``_file_bytes``); ``_saver_file`` is the format before it, a table with the values. Nothing in these formats is executable.
+``_open`` finds what is at a path. A bundle (``_bundle``) is an index in a table and files of raw bytes; ``_saver_file`` is the
+format before it, a table with the values. What is in the files is parsed in ``files``. Nothing in these formats is executable.
 Anything can be in a file, so every number is checked before it is used, and no memory is taken for what a file only claims.
 """
 

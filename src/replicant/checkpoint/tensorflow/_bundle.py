@@ -9,16 +9,16 @@ import numpy as np
 from .._boxes import Box, overlap, sizes_of
 from .._places import Place
 from .._readers import Readers
-from ._damage import reading, require, shown
-from ._dtypes import VARIANT, dtype_of
-from ._entry import Entry
-from ._file_bytes import FileBytes
-from ._index import Index
 from ._object_graph import GRAPH_KEY, ObjectGraph, graph_of
-from ._part import checked_part
 from ._prefix import index_of
-from ._table import Table
-from ._tensor_bytes import TensorBytes
+from .files._damage import reading, require, shown
+from .files._dtypes import VARIANT, dtype_of
+from .files._entry import Entry, check_size
+from .files._file_bytes import FileBytes
+from .files._index import Index
+from .files._part import checked_part
+from .files._table import Table
+from .files._tensor_bytes import TensorBytes
 
 
 class TensorBundle:
@@ -35,8 +35,9 @@ class TensorBundle:
     """
 
     def __init__(self, prefix: Place):
-        self.path, self._prefix, self._readers = str(prefix), prefix, Readers(prefix.parent)
-        self._index = Index(Table(FileBytes(self._readers, index_of(prefix).name)))
+        self.path, self._prefix = str(prefix), prefix
+        self._index = Index(Table(FileBytes(Readers(prefix.parent), index_of(prefix).name)))
+        self._readers, self._files = Readers(prefix.parent), dict[int, FileBytes]()
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +47,7 @@ class TensorBundle:
 
     def close(self) -> None:
         """Forget what was read of objects at URLs. Reading again is allowed."""
-        self._readers = Readers(self._prefix.parent)
+        self._readers, self._files = Readers(self._prefix.parent), {}
 
     def keys(self) -> list[str]:
         """Return the names of all tensors, sorted by their bytes, without those that only TensorFlow can use (variants)."""
@@ -128,5 +129,12 @@ class TensorBundle:
         return found
 
     def _bytes_of(self, key: str, entry: Entry, dtype: np.dtype) -> TensorBytes:
-        name = f"{self._prefix.name}.data-{entry.shard:05d}-of-{self._index.header.num_shards:05d}"
-        return TensorBytes(FileBytes(self._readers, name), key, entry, dtype, self._index.header.is_big_endian)
+        check_size(self._index.path, key, entry, dtype)
+        return TensorBytes(self._file(entry.shard), key, entry, dtype, self._index.header.is_big_endian)
+
+    def _file(self, shard: int) -> FileBytes:
+        file = self._files.get(shard)
+        if file is None:
+            name = f"{self._prefix.name}.data-{shard:05d}-of-{self._index.header.num_shards:05d}"
+            file = self._files.setdefault(shard, FileBytes(self._readers, name))
+        return file

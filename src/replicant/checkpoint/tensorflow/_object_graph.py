@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from ..._protobuf import as_bytes, as_integer, as_text, fields
-from ._damage import damaged, require, shown
+from .files._damage import damaged, require, shown
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 

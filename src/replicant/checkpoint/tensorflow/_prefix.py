@@ -6,11 +6,12 @@ from ...errors import CheckpointError
 from ...storage._path import RemotePath
 from .._places import Place
 from .._readers import Readers
-from ._damage import reading
-from ._file_bytes import FileBytes
-from ._table import is_table
+from .files._damage import reading
+from .files._file_bytes import FileBytes
+from .files._table import is_table
 
 INDEX = ".index"
+_MAX_NAMES = 20  # in a message
 _PART = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
@@ -71,3 +72,14 @@ def saver_files(prefix: Place) -> list[Place]:
 
 def _is_table(file: Place) -> bool:
     return is_table(FileBytes(Readers(file.parent), file.name))
+
+
+def prefixes_in(folder: Place) -> list[Place]:
+    """Return the prefixes of up to 20 bundles in a folder, for messages.
+
+    Raises:
+        CheckpointError: If the folder cannot be read.
+    """
+    with reading(folder):
+        names = [place.name for place in folder.iterdir()] if folder.is_dir() else []
+    return [folder / name.removesuffix(INDEX) for name in sorted(names) if name.endswith(INDEX)][:_MAX_NAMES]

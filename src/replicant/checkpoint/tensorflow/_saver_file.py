@@ -15,17 +15,17 @@ from .._boxes import Box, overlap, sizes_of, within
 from .._files import array_of
 from .._places import Place
 from .._readers import Readers
-from ._cover import check_cover
-from ._damage import damaged, reading, require, shown
-from ._dtypes import VARIANT, dtype_of
-from ._entry import Slice, box_in, check_version, shape_of, slice_of
-from ._file_bytes import FileBytes
-from ._index import no_such_key
 from ._object_graph import ObjectGraph
-from ._part import checked_part
-from ._slice_key import slice_key
-from ._table import Table
-from ._tensor_proto import values_of
+from .files._cover import check_cover
+from .files._damage import damaged, reading, require, shown
+from .files._dtypes import VARIANT, dtype_of
+from .files._entry import Slice, box_in, check_version, shape_of, slice_of
+from .files._file_bytes import FileBytes
+from .files._index import no_such_key
+from .files._part import checked_part
+from .files._slice_key import slice_key
+from .files._table import Table
+from .files._tensor_proto import values_of
 
 
 class _Meta(NamedTuple):

@@ -10,8 +10,8 @@ from ...storage._path import RemotePath
 from ...storage._write import is_missing
 from .._files import open_file
 from .._places import Place, place_at
-from ._damage import damaged, reading
 from ._prefix import is_prefix
+from .files._damage import damaged, reading
 
 STATE = "checkpoint"
 _MOST_BYTES = 64 << 20
@@ -77,7 +77,7 @@ def _contents(file: Place) -> bytes | None:
         try:
             with open_file(file) as stream:
                 data = stream.read(_MOST_BYTES + 1)
-        except IsADirectoryError:
+        except (IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:
             if is_missing(error):
