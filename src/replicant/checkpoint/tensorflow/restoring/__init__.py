@@ -3,6 +3,7 @@
 ``_folder`` finds them where ours are saved, too.
 """
 
+from .._prefix import index_of
 from ._folder import highest_number, newest_of_theirs, theirs_in, warn_of_damage, warn_of_unnamed
 from ._opened import Opened, opened_at
 from ._restore import GraphRestore
@@ -11,6 +12,7 @@ __all__ = [
     "GraphRestore",
     "Opened",
     "highest_number",
+    "index_of",
     "newest_of_theirs",
     "opened_at",
     "theirs_in",
