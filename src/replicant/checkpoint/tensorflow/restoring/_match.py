@@ -66,7 +66,13 @@ class Match:
     """
 
     def __init__(
-        self, bundle: Any, graph: ObjectGraph, objects: Mapping[str, Any], inventory: Inventory, *, by_order: bool = False
+        self,
+        bundle: Any,
+        graph: ObjectGraph,
+        objects: Mapping[str, Any],
+        inventory: Inventory,
+        *,
+        by_order: bool,
     ):
         self._bundle, self.graph, self.by_order = bundle, graph, by_order
         self.objects, self._inventory = objects, inventory
@@ -85,6 +91,8 @@ class Match:
         self._walk()
         for kind, item, node, _ in self.later:
             kind.match(item, node, self)
+        left = {owner: [node for node in nodes if node not in self._settled] for owner, nodes in self.waiting.items()}
+        self.waiting = {owner: nodes for owner, nodes in left.items() if nodes}
 
     # -- for kinds of objects
 
@@ -241,8 +249,6 @@ class Match:
         values = [each for each in sorted(self.within(node)) if self.has_value(each)]
         known = self.waiting.setdefault(owner, [])
         known += [each for each in values if each not in known]
-        if not known:
-            del self.waiting[owner]
 
     def of_unbuilt(self) -> list[int]:
         """Return the nodes with values of the optimizers that are not built yet."""
