@@ -18,6 +18,7 @@ from ..._states import Stateful
 from .._object_graph import Node, ObjectGraph
 
 VALUE = "VARIABLE_VALUE"
+ROOT = "root"  # what Checkpoint(root=model) calls the object whose parts are the first in the graph
 COUNTER = "save_counter"  # what TensorFlow's Checkpoint counts, as ours does
 
 
@@ -201,8 +202,8 @@ class Match:
         return self.paths.get(node) or self.graph.nodes[node].attributes[0].checkpoint_key.removesuffix("/.ATTRIBUTES/" + VALUE)
 
     def _walk(self) -> None:
-        root = self.graph.nodes[0].children
-        queue = deque(_Step(root[name], item, name, None, name) for name, item in self.objects.items() if name in root)
+        starts = {ROOT: 0} | self.children(0)  # a SavedModel does not hold itself by this name
+        queue = deque(_Step(starts[name], item, name, None, name) for name, item in self.objects.items() if name in starts)
         seen: dict[tuple[int, int], Any] = {}
         while queue:
             step = queue.popleft()
