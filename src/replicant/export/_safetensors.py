@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint._chief import write_once
+from ..checkpoint.workers._chief import write_once
 from ..errors import ArgumentError, CheckpointError, ConfigurationError
 from ..storage._urls import local_path
 from ..variables._known import ref_of
