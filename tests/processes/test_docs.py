@@ -120,6 +120,13 @@ def dataset():
 
 
 """
+MOVING_IN = f"""\
+import shutil
+
+recorded = {str(ROOT / "tests" / "tensorflow_files" / "objects")!r}
+shutil.copytree(f"{{recorded}}/ckpt_tf_keras/sequential_adam", "model_dir")
+shutil.copytree(f"{{recorded}}/callbacks/tf_keras/backup_copy", "backup")
+"""
 PRELUDES = {
     "checkpoints": COMMON + CHECKPOINTS,
     "fault-tolerance": COMMON + FAULTS,
@@ -127,6 +134,7 @@ PRELUDES = {
     "keras": COMMON + KERAS,
     "clusters": "import replicant\n",
     "launch": LAUNCH,
+    "moving-in": MOVING_IN,
     "multi-worker": "import numpy\n\nfeatures, labels = numpy.ones((64, 3)), numpy.zeros(64)\n",
 }
 

@@ -21,8 +21,10 @@ from .format import _storage
 from .format._lazy_array import Stored, stored_arrays
 from .format._parts import Parts
 from .format._writer import BackgroundWriter
+from .tensorflow.restoring import GraphRestore, Opened, opened_at
 from .values._objects import Inventory, kind_of
-from .values._restore import Restore, RestoreStatus
+from .values._restore import Restore
+from .values._restore_status import RestoreStatus
 from .values._values import COPIES, Saves, decode, encode, fetched, sliced, start_fetching
 from .workers._chief import all_read, chiefs, meet_before_reading, write_once
 from .workers._collective_save import Together
@@ -43,6 +45,9 @@ class Checkpoint(Saves):
     A checkpoint does not know about devices: save under one strategy, and restore under another or none. A variable with one value
     per replica is saved as its aggregate and as its copies. The same number of replicas continues with the copies; another number
     continues with the aggregate, which is split.
+
+    ``restore`` and ``read`` take TensorFlow's checkpoints, too, without TensorFlow. Pass the objects under the names that they had
+    in tf.train.Checkpoint, and a model that was its root as ``root=model``.
 
     The semantics are those of tf.train.Checkpoint, except that a model or optimizer that has no variables yet is built by the
     restore, if possible. Otherwise it gets its values when it is first called. Objects that become attributes later get theirs
@@ -114,31 +119,37 @@ class Checkpoint(Saves):
         """
         self._writer.wait()
 
-    def restore(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
+    def restore(self, save_path: str | os.PathLike[str] | None, *, by_order: bool = False) -> RestoreStatus:
         """Restore the objects' values from the checkpoint at `save_path`.
 
         Args:
-            save_path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned. With None, nothing happens.
+            save_path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned, or that of a checkpoint of TensorFlow:
+                its prefix, such as ``"model_dir/ckpt-4"``. With None, nothing happens.
+            by_order: Whether the variables of an optimizer in a checkpoint of TensorFlow may be matched by their order with those
+                of the optimizer here, where nothing else says whose they are. It has no effect on a checkpoint of Replicant.
 
         Returns:
-            The status, which holds what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()`` and
-            ``expect_partial()``.
+            The status, which holds what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()``,
+            ``assert_nontrivial_match()`` and ``expect_partial()``.
 
         Raises:
-            CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, or if an optimizer
-                cannot be built. Then no value has changed. Variables in slices are read twice, to be checked and to be assigned: if
-                they cannot be read the second time, the message says that some values have changed. Then restore again.
+            CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, if an optimizer
+                cannot be built, or if a checkpoint of TensorFlow has nothing for these objects. Then no value has changed.
+                Variables in slices are read twice, to be checked and to be assigned (those of TensorFlow once): if they cannot be
+                read the second time, the message says that some values have changed. Then restore again.
             ContextError: If it is called inside ``run``.
         """
-        status, meta, _ = self._read("restore", save_path)
+        status, meta, _ = self._read("restore", save_path, by_order=by_order)
         self._save_counter = meta.get("save_counter", self._save_counter)
         return status
 
-    def read(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
+    def read(self, save_path: str | os.PathLike[str] | None, *, by_order: bool = False) -> RestoreStatus:
         """Restore what ``write`` wrote: like ``restore``, but without an effect on the number of the next ``save``."""
-        return self._read("read", save_path)[0]
+        return self._read("read", save_path, by_order=by_order)[0]
 
-    def _read(self, what: str, path: str | os.PathLike[str] | None) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
+    def _read(
+        self, what: str, path: str | os.PathLike[str] | None, *, by_order: bool = False
+    ) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
         """Also returns the manifest and the extra arrays."""
         _require_eager(what)
         self._writer.wait()
@@ -146,8 +157,13 @@ class Checkpoint(Saves):
         meet_before_reading(path)
         if path is None or folder is None:
             return RestoreStatus(missing=tuple(Inventory(self._objects).items)), {}, []
-        meta, values, extra_arrays, source = all_read("opened", path, lambda: _opened(folder))
-        restore = Restore(os.fspath(path), self._objects, meta["objects"], values, source)
+        opened = all_read("opened", path, lambda: opened_at(folder) or _opened(folder))
+        if isinstance(opened, Opened):
+            restore = GraphRestore(opened, self._objects, by_order=by_order)
+            meta, extra_arrays = restore.meta, []
+        else:
+            meta, values, extra_arrays, source = opened
+            restore = Restore(os.fspath(path), self._objects, meta["objects"], values, source)
         restore.begin()
         if self._restore is not None:
             self._restore.close()

@@ -8,9 +8,8 @@ import numpy as np
 from ..errors import CheckpointError
 from ._numbered import latest_checkpoint
 from ._own_values import OwnValues
-from .folders._atomic_at_store import MANIFEST
 from .folders._locations import Place, folders_in, place_at, place_of, reaching
-from .format._arrays_file import ARRAYS
+from .format._storage import is_own
 from .tensorflow import SaverFile, TensorBundle, open_checkpoint
 from .tensorflow._prefix import prefixes_in
 
@@ -138,10 +137,10 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
 def _source(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle | SaverFile:
     """Open what is at a path. A message begins with `what`."""
     place = place_of(what, path)
-    if _is_own(place):
+    if is_own(place):
         return OwnValues(place)
-    newest = latest_checkpoint(path) if any(map(_is_own, _folders_in(place))) else None
-    if newest is not None and _is_own(place_at(newest)):
+    newest = latest_checkpoint(path) if any(map(is_own, _folders_in(place))) else None
+    if newest is not None and is_own(place_at(newest)):
         return OwnValues(place_at(newest))
     found = open_checkpoint(place)
     if found is not None:
@@ -155,8 +154,3 @@ def _source(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle
 def _folders_in(place: Place) -> list[Place]:
     with reaching():
         return folders_in(place)
-
-
-def _is_own(place: Place) -> bool:
-    with reaching():
-        return (place / MANIFEST).exists() or (place / ARRAYS).exists()

@@ -14,8 +14,9 @@ from ._manifest import read_checked
 from ._numbered import numbered_checkpoints, warn_passed_over
 from ._options import CheckpointOptions
 from .folders._locations import Place, is_remote, lock_on, place_of, reaching, remove
-from .policy._metric_direction import Mode, direction_of
+from .policy._metric_direction import Mode, checked_mode
 from .policy._retention import Saved, best_of, bests, divided
+from .tensorflow.restoring import highest_number, theirs_in, warn_of_damage, warn_of_unnamed
 from .workers._chief import chiefs
 
 
@@ -36,6 +37,10 @@ class CheckpointManager:
             newest is the best; NaN and infinite values never count.
         best_mode: "max" or "min" says whether the highest or the lowest value is the best. "auto" infers it from the name, as
             Keras's callbacks do.
+
+    The directory may be one in which TensorFlow has saved. Its newest checkpoint is restored as long as there is none of Replicant,
+    whose checkpoints are folders beside those files, with numbers above theirs. TensorFlow's files are never changed or deleted,
+    and `max_to_keep` does not count them.
 
     It warns if the checkpoints in `directory` were judged by another metric or mode; the best by each of them stays. The semantics
     are those of tf.train.CheckpointManager; `best_metric` is new.
@@ -84,12 +89,13 @@ class CheckpointManager:
         self._interval = checkpoint_interval
         self._init_fn = init_fn
         self._best_metric = best_metric
-        self._mode: Mode | None = _checked_mode(best_metric, best_mode)
+        self._mode: Mode | None = checked_mode(best_metric, best_mode)
         self._lock = lock_on(self._prefix.parent)
         self._last_step: int | None = None
         self._tried = 0  # the number of the last save, whether it has succeeded or not
         self._last_preserved = time.time()
         self._preserved: list[Saved] = []  # those that will never be deleted; the best one may be among them
+        self._highest_of_theirs = highest_number(self._prefix)
         self._saved = self._found()
         self._compare_judges()
 
@@ -110,15 +116,15 @@ class CheckpointManager:
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths of the checkpoints that may be deleted later, oldest first."""
+        """The paths of the checkpoints that may be deleted later, oldest first. TensorFlow's come before, and are never deleted."""
         self.sync()
-        return [self._path(each.number) for each in self._saved]
+        return [*theirs_in(self._prefix.parent), *(self._path(each.number) for each in self._saved)]
 
     @property
     def latest_checkpoint(self) -> str | None:
         """The path of the newest checkpoint, or None. ``restore_or_initialize`` also checks that it is not damaged."""
         self.sync()
-        return self._path(self._saved[-1].number) if self._saved else None
+        return self._path(self._saved[-1].number) if self._saved else next(reversed(theirs_in(self._prefix.parent)), None)
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -191,8 +197,11 @@ class CheckpointManager:
         """
         self._checkpoint.sync()
 
-    def restore_or_initialize(self) -> str | None:
+    def restore_or_initialize(self, *, by_order: bool = False) -> str | None:
         """Restore the newest checkpoint that is not damaged; damaged ones are skipped with a warning.
+
+        Args:
+            by_order: As in ``Checkpoint.restore``, for a checkpoint of TensorFlow.
 
         Returns:
             Its path, or None if there is none; then `init_fn` was called.
@@ -201,15 +210,18 @@ class CheckpointManager:
             CheckpointError: If it belongs to other objects, or to a newer version of Replicant.
         """
         self.sync()
-        for number in chiefs("checkpoints", lambda: [each.number for each in reversed(self._saved)]):
-            path = self._place(number)
+        own = chiefs("checkpoints", lambda: [self._path(each.number) for each in reversed(self._saved)])
+        theirs = chiefs("checkpoints of TensorFlow", lambda: theirs_in(self._prefix.parent)[::-1])
+        for path in (*own, *theirs):
             try:
-                self._checkpoint.restore(str(path))  # reads and checks every byte before it changes anything
+                self._checkpoint.restore(path, by_order=by_order)  # reads and checks every byte before it changes anything
             except DamagedCheckpointError as error:
-                warn_passed_over(path, error, stacklevel=3)
+                (warn_of_damage if path in theirs else warn_passed_over)(path, error, stacklevel=3)
                 continue
             self._last_step = None if self._step_counter is None else int(self._step_counter)
-            return str(path)
+            return path
+        if is_chief():
+            warn_of_unnamed(self._prefix.parent, stacklevel=3)
         if self._init_fn is not None:
             self._init_fn()
         return None
@@ -244,7 +256,7 @@ class CheckpointManager:
             ) from error
 
     def _next_number(self) -> int:
-        known = [0, *(each.number for each in (*self._preserved, *self._saved))]
+        known = [self._highest_of_theirs, *(each.number for each in (*self._preserved, *self._saved))]
         # At a URL, listing takes requests, for which the next step would wait. It is needed after a save that has failed, perhaps
         # because another program has saved.
         if not is_remote(self._prefix) or self._tried > max(known):
@@ -316,16 +328,6 @@ class CheckpointManager:
 def _less(step: int | None, last_step: int | None, interval: int) -> bool:
     """Whether fewer than `interval` steps have passed since the last save; never before the first one."""
     return step is not None and last_step is not None and step < last_step + interval
-
-
-def _checked_mode(best_metric: str | None, best_mode: Literal["auto", "min", "max"]) -> Mode | None:
-    if best_mode not in ("auto", "min", "max"):
-        raise ArgumentError(f"best_mode must be 'auto', 'min' or 'max'. Received: {best_mode!r}.")
-    if best_metric is None:
-        if best_mode != "auto":
-            raise ArgumentError(f"best_mode={best_mode!r} says how best_metric is compared: pass best_metric too.")
-        return None
-    return direction_of(best_metric) if best_mode == "auto" else best_mode
 
 
 def _number(value: Any) -> float | None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from ..errors import CheckpointError
 from . import _hook, _hooks
 from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope
 from .optimizers._apply import build_now
+from .tensorflow import _layers, _optimizers
 
 
 class _Layers(ObjectKind):
@@ -22,6 +23,7 @@ class _Layers(ObjectKind):
 
     types = (keras.Layer,)
     is_layer = True
+    never_saved = ("seeds/",)
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
         weights = item.weights
@@ -44,6 +46,18 @@ class _Layers(ObjectKind):
 
     def may_grow(self, item: Any) -> bool:
         return any(not layer.built for layer in item._flatten_layers())
+
+    def part(self, item: Any, name: str) -> Any:
+        return _layers.part_of(item, name)
+
+    def left_out(self, item: Any, path: str, names: Collection[str]) -> list[str]:
+        return _layers.left_out(item, path, names)
+
+    def is_unbuilt(self, item: Any) -> bool:
+        return not item.built
+
+    def restored(self, item: Any) -> None:
+        _layers.refresh(item)
 
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
         _hooks.fill(_hook.Slot.RESTORE, {(keras.Layer, "__call__"): _call})
@@ -140,6 +154,15 @@ class _Optimizers(ObjectKind):
             )
         build_now(item, variables)
         return True
+
+    def is_unbuilt(self, item: Any) -> bool:
+        return not item.built
+
+    def match(self, item: Any, node: int, found: Any) -> None:
+        _optimizers.match(item, node, found)
+
+    def build_as(self, item: Any, node: int, found: Any) -> bool:
+        return _optimizers.build(item, node, found)
 
 
 def _check_order(key: str, stored: list[str | None], found: list[str | None]) -> None:

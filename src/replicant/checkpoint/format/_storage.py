@@ -70,6 +70,12 @@ def fill(folder: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], 
         stream.write(_dump({**body, "checksum": _checksum(body)}))
 
 
+def is_own(path: Place) -> bool:
+    """Return whether there is a checkpoint of Replicant at `path`, whole or not."""
+    with reaching():
+        return (path / MANIFEST).exists() or (path / ARRAYS).exists()
+
+
 def is_foreign(path: Place) -> bool:
     """Return whether the folder `path` has a manifest that another program wrote for its own purposes."""
     try:

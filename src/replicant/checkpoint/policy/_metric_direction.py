@@ -46,3 +46,18 @@ def direction_of(name: str) -> Mode:
         f"best_metric={name!r}: the name does not say whether more or less is better. Pass best_mode='max' if the checkpoint with "
         "the highest value is the best, or best_mode='min' if it is the one with the lowest."
     )
+
+
+def checked_mode(best_metric: str | None, best_mode: Literal["auto", "min", "max"]) -> Mode | None:
+    """Return the mode by which the metric `best_metric` is compared; None if there is no such metric.
+
+    Raises:
+        ArgumentError: If there is a mode without a metric, or the name of the metric does not say which is meant.
+    """
+    if best_mode not in ("auto", "min", "max"):
+        raise ArgumentError(f"best_mode must be 'auto', 'min' or 'max'. Received: {best_mode!r}.")
+    if best_metric is None:
+        if best_mode != "auto":
+            raise ArgumentError(f"best_mode={best_mode!r} says how best_metric is compared: pass best_metric too.")
+        return None
+    return direction_of(best_metric) if best_mode == "auto" else best_mode

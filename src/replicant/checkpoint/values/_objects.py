@@ -4,7 +4,7 @@ Keys are structural (``model/weights/0.kernel``), because Keras invents names th
 An ``ObjectKind`` takes objects of another library apart; the library's module registers it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ class ObjectKind:
     types: tuple[type, ...]
     needs_others = False
     is_layer = False
+    never_saved: tuple[str, ...] = ()  # what the names of variables begin with that no checkpoint of TensorFlow holds
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
         """Return the object's variables with names that are unique in the object, and equal for equal objects."""
@@ -54,6 +55,39 @@ class ObjectKind:
         """Return whether using the object may make more variables, which may change the numbers of the present ones."""
         del item
         return False
+
+    def part(self, item: Any, name: str) -> Any:
+        """Return what TensorFlow's checkpoints call `name` in the object, or None."""
+        return vars(item).get(name)
+
+    def left_out(self, item: Any, path: str, names: Collection[str]) -> list[str]:
+        """Return sentences that say what TensorFlow has left out of the object at `path`, of which a checkpoint has these parts."""
+        del item, path, names
+        return []
+
+    def is_unbuilt(self, item: Any) -> bool:
+        """Return whether the object itself, whatever is in it, will make its variables later."""
+        del item
+        return False
+
+    def match(self, item: Any, node: int, found: Any) -> None:
+        """Match what an optimizer keeps for the variables of others with a node of TensorFlow's graph (``tensorflow/_match.py``).
+
+        Args:
+            item: The object. Only those of kinds that need others are matched here.
+            node: The number of its node.
+            found: The `Match`, which has matched the other objects.
+        """
+        del item, node, found
+
+    def build_as(self, item: Any, node: int, found: Any) -> bool:
+        """Build an optimizer for the variables that it had in a checkpoint of TensorFlow. Return whether it was built now."""
+        del item, node, found
+        return False
+
+    def restored(self, item: Any) -> None:
+        """Bring what the object computes from its variables up to date, after they have got their values."""
+        del item
 
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
         """Call `resume` once, when an object that ``build`` could not build has got its variables, before it computes."""

@@ -9,7 +9,7 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...errors import CheckpointError
@@ -20,88 +20,11 @@ from ..format._lazy_array import Stored
 from ..workers._chief import RESTORE_AGAIN, all_read
 from ._deferred_restore import Place, frontier, is_there
 from ._objects import Inventory, kind_of
+from ._restore_status import MAX_ROWS, differences, rows
 from ._states import Stateful
 from ._values import assign, assign_slices, boxes_of, describe, fits, note_slices, replaced
 
-_MAX_ROWS = 20  # of a list in a message
 _live: "weakref.WeakSet[Restore]" = weakref.WeakSet()
-
-
-class RestoreStatus:
-    """The values without a counterpart, on either side, that a restore left open.
-
-    missing: keys of the objects that are not in the checkpoint; these objects kept their values. unexpected: keys of the checkpoint
-    that no object has yet; a variable that later becomes part of the objects under such a key gets its value then. deferred: keys
-    whose variables are made when a model is first called; they get their values then.
-
-    Unless one of the three methods was called, a warning reports what is open: before the next step, when the next checkpoint is
-    saved or restored, or at the end of the program, whichever comes first. The semantics are those of the status objects of
-    tf.train.Checkpoint.restore.
-    """
-
-    def __init__(self, restore: "Restore | None" = None, missing: tuple[str, ...] = ()):
-        self._restore = restore
-        self._missing = missing
-
-    @property
-    def path(self) -> str | None:
-        """The path of the checkpoint, or None if there was none."""
-        return None if self._restore is None else self._restore.path
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Keys of the objects that are not in the checkpoint."""
-        return self._missing if self._restore is None else self._restore.look().missing
-
-    @property
-    def unexpected(self) -> tuple[str, ...]:
-        """Keys of the checkpoint that no object has."""
-        return () if self._restore is None else self._restore.look().unexpected
-
-    @property
-    def deferred(self) -> tuple[str, ...]:
-        """Keys whose variables are not made yet."""
-        return () if self._restore is None else self._restore.look().deferred
-
-    def assert_consumed(self) -> "RestoreStatus":
-        """Check that every value of the checkpoint was used, and that every value of the objects was in it.
-
-        Raises:
-            CheckpointError: If that is not so.
-        """
-        return self._require(lambda restore: (restore.missing, restore.unexpected, restore.deferred))
-
-    def assert_existing_objects_matched(self) -> "RestoreStatus":
-        """Check that every value of the objects was in the checkpoint, which may hold more.
-
-        Raises:
-            CheckpointError: If that is not so.
-        """
-        return self._require(lambda restore: (restore.missing, (), ()))
-
-    def expect_partial(self) -> "RestoreStatus":
-        """Accept that the two do not match, and do not warn about it. Variables that appear later are restored as usual."""
-        if self._restore is not None:
-            self._restore.expect_partial()
-        return self
-
-    def _require(self, of: Callable[["Restore"], tuple[tuple[str, ...], ...]]) -> "RestoreStatus":
-        if self._restore is None:
-            raise CheckpointError(
-                "Nothing was restored: the path was None, which latest_checkpoint returns if there is no checkpoint."
-            )
-        missing, unexpected, deferred = of(self._restore.look())
-        self._restore.answered = True
-        if missing or unexpected or deferred:
-            waiting = _rows("Waiting for variables that are not made yet (call the model on one batch)", deferred)
-            raise CheckpointError(
-                f"The checkpoint {self.path} and the objects do not match.{_differences(missing, unexpected)}{waiting}"
-            )
-        return self
-
-    def __repr__(self) -> str:
-        deferred = f", {len(self.deferred)} deferred" if self.deferred else ""
-        return f"<RestoreStatus of {self.path}: {len(self.missing)} missing, {len(self.unexpected)} unexpected{deferred}>"
 
 
 class Restore:
@@ -123,6 +46,9 @@ class Restore:
         self.missing: tuple[str, ...] = ()
         self.unexpected: tuple[str, ...] = ()
         self.deferred: tuple[str, ...] = ()
+        self.hints: tuple[str, ...] = ()  # what a message about missing values says, too
+        self.never_saved: tuple[str, ...] = ()
+        self.num_given = 0  # how many values the objects have got so far
         self.answered = False  # whether somebody asked what is open, or was warned
         self._is_partial = False  # whether open values are accepted
         self._objects = objects
@@ -187,14 +113,15 @@ class Restore:
             return
         self.answered = True
         warnings.warn(
-            f"The checkpoint {self.path} was restored in part.{_differences(self.missing, self.unexpected)}\n"
+            f"The checkpoint {self.path} was restored in part.{differences(self.missing, self.unexpected, self.hints)}\n"
             "If that is what you want, call .expect_partial() on what restore returns.",
             stacklevel=3,
         )
 
     def __del__(self) -> None:
-        self._stop_watching()
-        self.warn()
+        if _recorder.before_use is not None:  # at the end of the program, modules are empty already
+            self._stop_watching()
+            self.warn()
 
     # -- what appears later
 
@@ -259,7 +186,7 @@ class Restore:
         if not late or self._is_partial:
             return
         told = (
-            f"The checkpoint {self.path} has values for {', '.join(map(repr, late[:_MAX_ROWS]))}, which were added to a list, "
+            f"The checkpoint {self.path} has values for {', '.join(map(repr, late[:MAX_ROWS]))}, which were added to a list, "
             "tuple or dict only after the restore. A variable would get its value now, but a number, an array or an iterator there "
             "may be newer than the saved one, so it keeps its value."
         )
@@ -289,11 +216,13 @@ class Restore:
         inventory = Inventory(self._objects)
         items = inventory.items
         growing = tuple(key for key in unbuilt if (kind := kind_of(item := inventory.objects[key])) and kind.may_grow(item))
+        waiting, unclaimed = self._claim(inventory, growing)
         deferred = [key for key in self._values if _is_in(key, growing) or (key not in items and _is_in(key, unbuilt))]
-        missing = tuple(key for key in items if key not in self._keys and not _is_in(key, growing))
+        missing = self._lacking(key for key in items if not _is_in(key, growing))
         new = [key for key in items if key in self._values and not _is_in(key, growing)]
         late = [key for key in new if self._began and not isinstance(items[key], Ref) and not _is_in(key, fresh)]
         unexpected = tuple(key for key in self._values if key not in deferred and (key not in items or key in late))
+        unexpected += unclaimed
         new = [key for key in new if key not in late]
         self._check_fit({key: items[key] for key in new}, missing, unexpected)
         num_bytes = sum(value.num_bytes for value in self._values.values() if isinstance(value, Stored))
@@ -314,8 +243,25 @@ class Restore:
             self._objects[name] = _updated(old, leaves[name])
         for key in (*new, *late):
             del self._values[key]
+        for name, item in inventory.objects.items():
+            if (kind := kind_of(item)) is not None and any(_is_in(key, (name,)) for key in new):
+                kind.restored(item)
         self._unbuilt = unbuilt
-        self.missing, self.unexpected, self.deferred = missing, unexpected, tuple(deferred)
+        self.num_given += len(new)
+        self.missing, self.unexpected, self.deferred = missing, unexpected, (*deferred, *waiting)
+
+    def _claim(self, inventory: Inventory, growing: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Add the values of the checkpoint that belong to what is there now, if their keys are not known from the beginning.
+
+        Returns:
+            The names of those that wait for objects to be built, and of those that belong to nothing.
+        """
+        del inventory, growing
+        return (), ()
+
+    def _lacking(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Return the keys that are not in the checkpoint."""
+        return tuple(key for key in keys if key not in self._keys)
 
     def _read(self, items: Mapping[str, Any]) -> None:
         """Read every value, or check the slices of it that this process needs, which are read when they are assigned."""
@@ -389,7 +335,7 @@ class Restore:
         if mismatched or missing or unexpected:
             raise CheckpointError(
                 f"The checkpoint {self.path} does not fit the objects; nothing was restored."
-                f"{_rows('Other shape or dtype', mismatched)}{_differences(missing, unexpected)}\n  {error}"
+                f"{rows('Other shape or dtype', mismatched)}{differences(missing, unexpected)}\n  {error}"
             ) from error
 
     def _mismatched(self, items: dict[str, Any]) -> list[str]:
@@ -404,7 +350,7 @@ class Restore:
         if mismatched:
             raise CheckpointError(
                 f"The checkpoint {self.path} does not fit the objects; nothing was restored."
-                f"{_rows('Other shape or dtype', mismatched)}{_differences(missing, unexpected)}"
+                f"{rows('Other shape or dtype', mismatched)}{differences(missing, unexpected)}"
             )
 
 
@@ -421,17 +367,6 @@ def _updated(old: Any, new: Any) -> Any:
         parts = map(_updated, old, new)
         return type(old)(*parts) if hasattr(old, "_fields") else tuple(parts)
     return new
-
-
-def _differences(missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
-    return _rows("Missing in the checkpoint", missing) + _rows("In the checkpoint, but not in the objects", unexpected)
-
-
-def _rows(title: str, rows: Any) -> str:
-    if not rows:
-        return ""
-    more = [f"... and {len(rows) - _MAX_ROWS} more"] if len(rows) > _MAX_ROWS else []
-    return "".join(f"\n  {row}" for row in [f"{title}:", *(f"  {row}" for row in [*rows[:_MAX_ROWS], *more])])
 
 
 def _is_in(key: str, names: Any) -> bool:

@@ -28,7 +28,7 @@ from ..format._parts import in_slices
 from ._states import Stateful, StoredState
 
 COPIES = "/.copies"  # suffix of the names of arrays that hold copies
-_NUMBER_TYPES = (bool, int, float)  # exactly these types; a subclass (np.float64, IntEnum) would come back as another type
+NUMBER_TYPES = (bool, int, float)  # exactly these types; a subclass (np.float64, IntEnum) would come back as another type
 _PARSE: dict[str, Any] = {"bool": lambda text: text == "True", "int": int, "float": float}
 
 
@@ -51,7 +51,7 @@ def check_leaf(key: str, leaf: Any) -> None:
         return
     if isinstance(leaf, jax.Array):
         return
-    if isinstance(leaf, Mirrored) or type(leaf) in _NUMBER_TYPES:
+    if isinstance(leaf, Mirrored) or type(leaf) in NUMBER_TYPES:
         return
     if isinstance(leaf, Saves):
         raise ArgumentTypeError(
@@ -82,7 +82,7 @@ def start_fetching(items: Iterable[Any]) -> None:
     """Start all copies from the devices to the host at once; ``fetch`` then waits for them one after the other."""
     for item in items:
         with _in_flight.between_starts():
-            array = item.get_raw()[0] if isinstance(item, Ref) else _bare(item)
+            array = item.get_raw()[0] if isinstance(item, Ref) else bare(item)
             if isinstance(array, jax.Array) and array.is_fully_addressable and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
                 array.copy_to_host_async()
 
@@ -101,7 +101,7 @@ def fetch(item: Any) -> Any:
     if isinstance(item, Stateful):
         return item.get()
     if isinstance(item, Mirrored):
-        return fetch(_bare(item))
+        return fetch(bare(item))
     if isinstance(item, jax.Array):
         return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else host_copy(item)
     return np.array(item, copy=True) if isinstance(item, np.ndarray | np.generic) else item
@@ -196,13 +196,13 @@ def describe(item: Any) -> str:
     """Return dtype and shape of a Ref, a leaf or a value, for messages."""
     if isinstance(item, Stateful | StoredState):
         return "the state of an object"
-    if type(item) in _NUMBER_TYPES:
+    if type(item) in NUMBER_TYPES:
         return f"a Python {type(item).__name__}"
-    item = _bare(item)
+    item = bare(item)
     return f"{item.dtype}{list(item.shape)}"
 
 
-def _bare(item: Any) -> Any:
+def bare(item: Any) -> Any:
     """The part of a value that has a shape and a dtype."""
     if isinstance(item, Mirrored):
         return jnp.asarray(item.value)  # JAX represents some constants as numbers with a dtype
@@ -211,10 +211,10 @@ def _bare(item: Any) -> Any:
 
 def fits(item: Any, value: Any) -> bool:
     """Return whether the stored `value` can replace that of a Ref or leaf. In containers, a Python number fits any scalar."""
-    item, value = _bare(item), _bare(value)
+    item, value = bare(item), bare(value)
     if isinstance(item, Stateful) or isinstance(value, StoredState):
         return isinstance(item, Stateful) and isinstance(value, StoredState)
-    if type(value) in _NUMBER_TYPES or type(item) in _NUMBER_TYPES:
+    if type(value) in NUMBER_TYPES or type(item) in NUMBER_TYPES:
         return not isinstance(item, Ref) and np.shape(item) == np.shape(value)
     return item.dtype == value.dtype and tuple(item.shape) == tuple(value.shape)
 
@@ -222,7 +222,7 @@ def fits(item: Any, value: Any) -> bool:
 def assign(ref: Ref, value: np.ndarray | Copies) -> None:
     """Assign a stored value to a variable. The next step places it, and splits an aggregate for another number of replicas."""
     stacked = isinstance(value, Copies) and ref.on_read and ref.aggregation is VariableAggregation[value.aggregation]
-    array = value.stack if isinstance(value, Copies) and stacked else _bare(value)
+    array = value.stack if isinstance(value, Copies) and stacked else bare(value)
     before = None if ref.strategy is not None else ref.get_raw()[0]
     with jax.ensure_compile_time_eval(), on_device_of(ref.strategy, before):  # a variable may be created in the middle of a trace
         ref.set_raw(jnp.array(array, copy=True), stacked=stacked)
@@ -257,8 +257,8 @@ def note_slices(ref: Ref, source: str) -> None:
 
 def replaced(leaf: Any, value: Any) -> Any:
     """Return the stored `value` like what it replaces: a NumPy array, a JAX array in the same place, or a Python number."""
-    value = _bare(value)
-    if type(value) in _NUMBER_TYPES:
+    value = bare(value)
+    if type(value) in NUMBER_TYPES:
         if isinstance(leaf, np.ndarray | np.generic | jax.Array | Mirrored):
             return replaced(leaf, np.asarray(value, dtype=_dtype_of(leaf)))
         return value

@@ -24,6 +24,7 @@ from ..loops._fit_callbacks import FirstCallback, FitCallback, Run, run_of
 from ..loops._saved_position import Position, Randomness
 from ..steps._stateful_step import other_optimizers
 from ..steps._steps_of_model import unsaved
+from ._backup_of_tensorflow import continue_from, is_in
 from ._backup_state import CallbackStates
 
 _NAME = "backup"
@@ -46,6 +47,10 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
     The last two backups are kept. A damaged one is skipped with a warning. Replicant's datasets continue directly. From other
     inputs, the batches before the position are read again and thrown away. These inputs must yield the same order again, so set
     their seeds.
+
+    In a directory with a backup that Keras made on TensorFlow, the fit continues from that one until there is one of its own: with
+    model and optimizer, at the beginning of the epoch that was not complete. That backup is left as it is. So the last backup is
+    kept, too, whatever `delete_checkpoint` says, and a fit with another beginning needs another directory.
 
     Args:
         backup_dir: A directory for these backups alone. It is created if needed. No other program may use it while ``fit`` runs.
@@ -135,14 +140,16 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Delete the backup, or leave one which says that the training is complete."""
-        if self._states is None:
-            self._begin()  # the training was complete already
+        """Delete the backup, or leave one which says that the training is complete. Otherwise, TensorFlow's would count again."""
+        was_complete = self._states is None
+        if was_complete:
+            self._begin()
         if self._checkpoint is not None:
             self._checkpoint.sync()
-        if not self._delete:
-            self._epoch, self._num_steps = self._epoch + 1, 0
-            self.save()
+        if not self._delete or is_in(self._prefix.parent):
+            if not was_complete:
+                self._epoch, self._num_steps = self._epoch + 1, 0
+                self.save()
             self.sync()
             return
         if is_chief():
@@ -247,10 +254,21 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
     def _restore(self) -> dict[str, Any] | None:
         """Restore the variables, and return everything else that was saved."""
         path, saved = self._read_newest()
-        if path is not None:
+        if path is None:
+            self._go_on_from_tensorflow()
+        else:
             self._go_on(saved)
             self._tell(path)
         return saved
+
+    def _go_on_from_tensorflow(self) -> None:
+        """Continue a fit that has run on TensorFlow, if there is its backup: at the beginning of an epoch."""
+        steps = (self.params or {}).get("steps")
+        found = continue_from(self._prefix.parent, self._fitted, _required(self._checkpoint), steps)
+        if found is not None:
+            self._epoch, path = found
+            self._fitted._initial_epoch = self._epoch
+            self._tell(path)
 
     def _tell(self, path: Place) -> None:
         """Print where the fit goes on, unless it is silent. Keras counts epochs and steps from 1 in what it prints."""
@@ -261,14 +279,14 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             made = dt.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
         today = made.date() == dt.datetime.now().astimezone().date()
         source = f"backup of {made:%H:%M}" if today else f"backup of {made:%Y-%m-%d %H:%M}"
-        position, size = _required(self._run.resume), params.get("steps")
-        epoch, step = position.epoch + 1, position.num_steps + 1
-        if position.num_steps and (position.all_done or position.num_steps == size):
+        position, size = self._run.resume, params.get("steps")
+        epoch, num_steps = self._epoch + 1, 0 if position is None else position.num_steps
+        if position is not None and num_steps and (position.all_done or num_steps == size):
             place = f"the end of epoch {epoch}"
         else:
-            place = f"epoch {epoch}" + (f", step {step}" if position.num_steps else "")
-        done = position.epoch >= params.get("epochs", epoch)
-        text = f"All {position.epoch} epochs are done" if done else f"Continuing at {place}"
+            place = f"epoch {epoch}" + (f", step {num_steps + 1}" if num_steps else "")
+        done = self._epoch >= params.get("epochs", epoch)
+        text = f"All {self._epoch} epochs are done" if done else f"Continuing at {place}"
         print(f"{text} ({source}).", flush=True)  # noqa: T201 - beside Keras's own lines
 
     def _read_newest(self) -> tuple[Place | None, Any]:
