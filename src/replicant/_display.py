@@ -1,6 +1,6 @@
-"""Small HTML tables and pictures that show values in notebooks.
+"""Small HTML tables and pictures that show values in notebooks, and tables for terminals.
 
-All text in them is escaped, and shortened. Showing a value changes nothing, ends within seconds, and never raises.
+All text in HTML is escaped, and shortened. Showing a value changes nothing, ends within seconds, and never raises.
 """
 
 import time
@@ -26,6 +26,23 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
         rows = [*rows[:_MOST_ROWS], more, rows[-1]]
     lines = [_row("th", head)] if head else []
     return f"<table>{''.join([*lines, *(_row('td', row) for row in rows)])}</table>"
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (1,)) -> list[str]:
+    """Make the lines of a table for a terminal, with the columns `left` on their left and the others on their right.
+
+    >>> text_table(("ms", "name"), [("1.5", "a"), ("20.0", "bc")])
+    ['    ms  name', '   1.5  a', '  20.0  bc']
+    """
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  " + "  ".join(cells).rstrip()
+
+    return [line(head), *map(line, rows)]
 
 
 def titled(title: str, html: str) -> str:

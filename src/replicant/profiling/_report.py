@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from .._display import text_table
 from ._intervals import Times, union
 from ._recorder import StartedStep, StepRecorder
 from ._trace import Instruction, Ran, Trace, is_exchange, kind_of, read
@@ -198,7 +199,7 @@ def told(found: Report, asked: int | None, who: str, folder: Path | None) -> str
     rows = [(str(step.number), step.program, *_milliseconds(step)) for step in found.steps]
     which = "" if mean.compile_seconds else ", which did not compile"
     rows.append(("", f"mean of {mean.number}{which}", *_milliseconds(mean)))
-    lines = [f"Profile{who}: {count} on {devices}; times in ms", *_table(("", "program", *_COLUMNS), rows), _bound(mean)]
+    lines = [f"Profile{who}: {count} on {devices}; times in ms", *text_table(("", "program", *_COLUMNS), rows), _bound(mean)]
     if found.operations:
         lines += ["", f"Operations, {min(_TOP, len(found.operations))} of {len(found.operations)}:", *_top(found)]
         if not any(operation.path for operation in found.operations):
@@ -241,16 +242,4 @@ def _top(found: Report) -> list[str]:
         )
         for each in found.operations[:_TOP]
     ]
-    return _table(("share", "ms per step", "calls", "kind", "where"), rows, left=(3, 4))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (1,)) -> list[str]:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  " + "  ".join(cells).rstrip()
-
-    return [line(head), *map(line, rows)]
+    return text_table(("share", "ms per step", "calls", "kind", "where"), rows, left=(3, 4))
