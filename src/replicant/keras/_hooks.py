@@ -247,6 +247,7 @@ HOOKS = (
     Hook(keras.Model, "export", ("self", "filepath", "format", "verbose"), (_saving.export,)),
     Hook(saving_lib, "save_model", ("model", "filepath"), (_saving.save_file, _saving.save)),
     Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_saving.save_file, _saving.save)),
+    Hook(saving_lib, "_load_state", ("saveable", "weights_store", "assets_store", "inner_path")),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
     Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
@@ -316,6 +317,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_flatten_layers",
         "_inbound_nodes",
         "_layers",
+        "_non_trainable_variables",
         "_remat_mode",
         "_supports_masking",
         "_trainable",
