@@ -131,6 +131,10 @@ def raw(array, big_endian=False):
     return data, google_crc32c.value(data)
 
 
+def encoded(name):
+    return name.encode("utf-8", "surrogateescape")
+
+
 def write_bundle(prefix, tensors, *, shards=1, big_endian=False, changes=None, **how):
     """Write a bundle.
 
@@ -150,12 +154,12 @@ def write_bundle(prefix, tensors, *, shards=1, big_endian=False, changes=None, *
 
     for i, (name, value) in enumerate(tensors.items()):
         if isinstance(value, np.ndarray):
-            add(name.encode(), value, i % shards)
+            add(encoded(name), value, i % shards)
             continue
         sizes, dtype, slices = value
-        records[name.encode()] = entry(NUMBERS[np.dtype(dtype)], sizes, 0, slices=[extents(*own) for own, _ in slices])
+        records[encoded(name)] = entry(NUMBERS[np.dtype(dtype)], sizes, 0, slices=[extents(*own) for own, _ in slices])
         for j, (own, array) in enumerate(slices):
-            add(slice_key(name.encode(), tuple((a, -1 if n is None else n) for a, n in own)), array, j % shards)
+            add(slice_key(encoded(name), tuple((a, -1 if n is None else n) for a, n in own)), array, j % shards)
     if changes:
         changes(records)
     prefix.with_name(f"{prefix.name}.index").write_bytes(table(sorted(records.items()), **how))

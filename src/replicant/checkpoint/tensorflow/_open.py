@@ -25,20 +25,24 @@ def open_checkpoint(place: str | os.PathLike[str] | Place) -> TensorBundle | Sav
             file of a checkpoint and not its prefix.
     """
     own = place if isinstance(place, RemotePath) else place_of("open_checkpoint: place", place)
-    if (found := _at_prefix(own)) is not None:
+    if (found := _bundle_at(own)) is not None:
         return found
     newest = checkpoint_state(own).newest
     if newest is not None:
-        if (found := _at_prefix(place_of("open_checkpoint: place", newest))) is None:
-            raise CheckpointError(
-                f"{own / STATE} says that the newest checkpoint is {newest!r}, but it is not there. Copy its files there, or name "
-                "the prefix of another one."
-            )
-        return found
-    return _at_prefix(own / _SAVED_MODEL[0] / _SAVED_MODEL[1])
+        return _newest(own, place_of("open_checkpoint: place", newest))
+    return _bundle_at(own / _SAVED_MODEL[0] / _SAVED_MODEL[1]) or _saver_file_at(own)
 
 
-def _at_prefix(prefix: Place) -> TensorBundle | SaverFile | None:
+def _newest(folder: Place, prefix: Place) -> TensorBundle | SaverFile:
+    if (found := _bundle_at(prefix) or _saver_file_at(prefix)) is None:
+        raise CheckpointError(
+            f"{folder / STATE} says that the newest checkpoint is {str(prefix)!r}, but it is not there. Copy its files there, or "
+            "name the prefix of another one."
+        )
+    return found
+
+
+def _bundle_at(prefix: Place) -> TensorBundle | None:
     if not prefix.name:
         return None
     if is_file(index_of(prefix)):
@@ -48,5 +52,9 @@ def _at_prefix(prefix: Place) -> TensorBundle | SaverFile | None:
         raise CheckpointError(
             f"{prefix} is one file of a checkpoint. Pass the prefix of all of them: {str(prefix.with_name(stem))!r}."
         )
+    return None
+
+
+def _saver_file_at(prefix: Place) -> SaverFile | None:
     files = saver_files(prefix)
     return SaverFile(prefix, files) if files else None

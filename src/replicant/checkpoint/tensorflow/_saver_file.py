@@ -19,7 +19,7 @@ from ._object_graph import ObjectGraph
 from .files._cover import check_cover
 from .files._damage import damaged, reading, require, shown
 from .files._dtypes import VARIANT, dtype_of
-from .files._entry import Slice, box_in, check_version, shape_of, slice_of
+from .files._entry import Slice, box_in, check_shape, check_version, shape_of, slice_of
 from .files._file_bytes import FileBytes
 from .files._index import no_such_key
 from .files._part import checked_part
@@ -152,7 +152,7 @@ class SaverFile:
                 dtype = as_integer(value)
             elif number == 4:
                 slices.append((slice_of(as_bytes(value)), table))
-        require(min(shape, default=0) >= 0, table.path, f"the shape of {shown(name)} is {shape}")
+        check_shape(table.path, name, shape)
         known = self._metas.setdefault(name, _Meta(dtype, shape, []))
         require(
             known[:2] == (dtype, shape),

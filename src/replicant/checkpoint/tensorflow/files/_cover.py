@@ -9,6 +9,8 @@ import numpy as np
 from ..._boxes import Box, sizes_of
 from ._damage import require, shown
 
+_MOST_CELLS = 1 << 24  # of the grid that all corners make; TensorFlow cuts along each axis alone, which makes a cell for each slice
+
 
 def check_cover(file: Any, key: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> None:
     """Check that boxes have each element of a tensor once. It takes memory for their corners, not for the tensor.
@@ -22,8 +24,10 @@ def check_cover(file: Any, key: str, shape: tuple[int, ...], boxes: Sequence[Box
     )
     full = [box for box in boxes if math.prod(sizes_of(box))]
     corners = [sorted({place for box in full for place in box[axis]}) for axis in range(len(shape))]
+    sizes = [max(len(each) - 1, 0) for each in corners]
+    require(math.prod(sizes) <= _MOST_CELLS, file, f"the {len(boxes)} slices of {shown(key)} are no grid, nor nearly one")
     places = [{place: i for i, place in enumerate(each)} for each in corners]
-    cells = np.zeros([max(len(each) - 1, 0) for each in corners], bool)
+    cells = np.zeros(sizes, bool)
     for box in full:
         own = cells[*(slice(place[start], place[stop]) for place, (start, stop) in zip(places, box, strict=True)), ...]
         require(not own.any(), file, f"the slice {box} of {shown(key)} has elements that another slice has, too")

@@ -11,6 +11,8 @@ from ..._boxes import Box
 from ._damage import require, shown
 
 _VERSION = 1  # of the formats of bundles and of files of the first Saver that is read here
+_MOST_AXES = 64  # of NumPy's arrays
+_MOST_ELEMENTS = 1 << 59  # of at most 16 bytes
 _LENGTHS_CHECKSUM = 4  # bytes of a tensor of strings, beside at least one for the length of each
 _WHOLE_AXIS = -1  # in place of the length of a slice
 
@@ -146,6 +148,18 @@ def box_in(file: Any, key: str, own: Slice, shape: tuple[int, ...]) -> Box:
         f"the slice {own} of {shown(key)} is not within its shape {shape}",
     )
     return box
+
+
+def check_shape(file: Any, key: str, shape: tuple[int, ...]) -> None:
+    """Check that an array can have a shape.
+
+    Raises:
+        DamagedCheckpointError: If none can.
+    """
+    told = str(shape) if len(shape) <= _MOST_AXES else f"one of {len(shape)} axes"
+    # NumPy multiplies the sizes beside a 0, too.
+    holds = len(shape) <= _MOST_AXES and min(shape, default=0) >= 0 and math.prod(filter(None, shape)) < _MOST_ELEMENTS
+    require(holds, file, f"the shape of {shown(key)} is {told}, which no array has")
 
 
 def check_size(file: Any, key: str, entry: Entry, dtype: np.dtype) -> None:

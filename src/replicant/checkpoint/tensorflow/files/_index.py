@@ -8,7 +8,7 @@ from ....errors import CheckpointError
 from ..._boxes import Box, sizes_of
 from ._cover import check_cover
 from ._damage import damaged, reading, require, shown
-from ._entry import Entry, box_in, entry_of, header_of
+from ._entry import Entry, box_in, check_shape, entry_of, header_of
 from ._slice_key import SLICE_PREFIX, slice_key
 from ._table import Table
 
@@ -77,7 +77,7 @@ class Index:
 
     def _check(self, key: str, entry: Entry) -> None:
         """Check the numbers of an entry that need no other file."""
-        require(min(entry.shape, default=0) >= 0, self.path, f"the shape of {shown(key)} is {entry.shape}")
+        check_shape(self.path, key, entry.shape)
         shards = self.header.num_shards
         require(
             0 <= entry.shard < shards,

@@ -65,7 +65,7 @@ class TensorBytes:
         Raises:
             CheckpointError: As `read`. The arrays may have been written to already.
         """
-        if self._dtype.hasobject or not self._count:
+        if self._dtype.hasobject or not self._count or not own:
             _copy(self.read(), own, boxes)
             return
         checksum = 0
