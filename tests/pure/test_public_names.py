@@ -63,6 +63,7 @@ GOLDEN = {
         "remat",
         "run_elastic",
         "run_report",
+        "saved_model_variables",
         "scale_regularization_loss",
         "set_virtual_devices",
         "summary",
