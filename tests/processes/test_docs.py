@@ -117,6 +117,11 @@ def dataset():
 
 
 """
+WEIGHTS = f"""\
+import shutil
+
+shutil.copytree({str(ROOT / "tests" / "tensorflow_files" / "weights")!r}, ".", dirs_exist_ok=True)
+"""
 PRELUDES = {
     "checkpoints": COMMON + CHECKPOINTS,
     "fault-tolerance": COMMON + FAULTS,
@@ -124,6 +129,7 @@ PRELUDES = {
     "keras": COMMON + KERAS,
     "clusters": "import replicant\n",
     "launch": LAUNCH,
+    "weights": WEIGHTS,
     "multi-worker": "import numpy\n\nfeatures, labels = numpy.ones((64, 3)), numpy.zeros(64)\n",
 }
 
