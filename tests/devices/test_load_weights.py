@@ -13,6 +13,8 @@ import pytest
 from keras import layers
 
 import replicant
+from replicant.cluster import ClusterSpec, SimpleClusterResolver
+from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner
 from replicant.errors import ArgumentError, ArgumentTypeError, CheckpointError, ContextError, DamagedCheckpointError
 from replicant.keras import load_weights
 
@@ -63,6 +65,22 @@ def test_under_a_strategy(strategy):
         model = functional()
     load_weights(model, FILES / "functional")
     assert_as_recorded(model, "functional")
+
+
+@pytest.mark.long
+def test_on_parameter_servers():
+    """In shards, each half of a kernel on its server."""
+    spec = ClusterSpec({"ps": ["127.0.0.1:0"] * 2, "worker": ["127.0.0.1:0"] * 2})
+    strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(spec), FixedShardsPartitioner(2), transport="threads")
+    ClusterCoordinator(strategy)
+    try:
+        for name in ("functional.h5", "functional"):
+            with strategy.scope():
+                model = functional()
+            load_weights(model, FILES / name)
+            assert_as_recorded(model, name)
+    finally:
+        strategy.close()
 
 
 @pytest.mark.long
