@@ -31,7 +31,7 @@ def assert_as_recorded(model, name):
 
 
 @pytest.mark.parametrize("name", TRUTH)
-@pytest.mark.long_cases("text.h5", "subclass.keras")
+@pytest.mark.long_cases("text.h5", "subclass.keras", "nested.h5")
 def test_predictions_are_those_recorded(name):
     model = MAKERS[TRUTH[name]["model"]]()
     report = load_weights(model, FILES / name)
@@ -133,7 +133,7 @@ def test_another_head_by_name(name):
 
 def test_taking_nothing_is_an_error():
     """Where Keras's own by_name says nothing, because it has numbered the layers otherwise."""
-    model = keras.Sequential([keras.Input((7,), dtype="int32"), layers.Embedding(11, 4, name="e"), layers.LSTM(5, name="l")])
+    model = keras.Sequential([keras.Input((7,), dtype="int32"), layers.Embedding(11, 4, name="e")])
     model.load_weights(FILES / "text.h5", by_name=True)
     with pytest.raises(CheckpointError, match=r"Nothing of \S+text\.h5 was taken: .* layers of the file are 'embedding', 'lstm'"):
         load_weights(model, FILES / "text.h5", by_name=True)
@@ -290,11 +290,6 @@ def test_files_of_another_model(tmp_path):
     """Nothing is matched where the numbers of layers or weights differ, or where frozen layers have changed the order."""
     with pytest.raises(CheckpointError, match=r"has 4 layers with weights \('shared', .*\), and the model '\w+' has 3"):
         load_weights(sequential(), FILES / "functional.h5")
-    two = keras.Sequential(
-        [keras.Input((7,), dtype="int32"), layers.Embedding(11, 4), layers.GRU(5, reset_after=False), layers.Dense(2)]
-    )
-    with pytest.raises(CheckpointError, match=r"for 'gru\S*/kernel', 'lstm/lstm/lstm_cell/kernel:0' has the shape \(4, 20\)"):
-        load_weights(two, FILES / "text.h5")
     without = functional()
     model = keras.Model(without.inputs, [layers.Dense(2, use_bias=False)(without.layers[4].output), without.outputs[1]])
     with pytest.raises(CheckpointError, match=r"the layer 'first' has 2 weights in the file, and 'dense.*' in its place has 1"):
