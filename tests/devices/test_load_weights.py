@@ -409,6 +409,37 @@ def test_an_array_that_is_damaged(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), before, strict=True))
 
 
+class Scaled(keras.Model):
+    """A model with a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = layers.Dense(2, name="head")
+        self.scale = self.add_weight(shape=(), name="scale", initializer="ones")
+
+    def call(self, x):
+        return self.head(x) * self.scale
+
+
+@pytest.mark.parametrize("options", [{}, {"by_name": True}])
+def test_weights_that_belong_to_no_layer(tmp_path, options):
+    """As Keras 2 writes them into .h5 files; Keras 3 does not write a model of one's own there."""
+    saved, model = Scaled(), Scaled()
+    x = np.ones((2, 3), "float32")
+    saved(x), model(x)
+    saved.scale.assign(3.0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for group, weights in (("head", saved.head.weights), ("top_level_model_weights", [saved.scale])):
+            names = [f"{group}/{weight.name}:0" for weight in weights]
+            file.create_group(group).attrs["weight_names"] = [name.encode() for name in names]
+            for name, weight in zip(names, weights, strict=True):
+                file[group].create_dataset(name, data=weight.numpy())
+        file.attrs["layer_names"] = [b"head"]
+    report = load_weights(model, tmp_path / "a.h5", **options)
+    assert len(report.taken) == 3
+    np.testing.assert_array_equal(model(x), saved(x))
+
+
 def test_normalization_computes_with_what_it_has_got(tmp_path):
     def made():
         return keras.Sequential([keras.Input((2,)), layers.Normalization(name="n")])
@@ -419,3 +450,8 @@ def test_normalization_computes_with_what_it_has_got(tmp_path):
         saved.save(tmp_path / name) if name == "a.h5" else saved.save_weights(tmp_path / name)
         load_weights(model, tmp_path / name)
         np.testing.assert_allclose(model(np.array([[3.0, 5.0]])), [[1.0, -1.0]], atol=1e-6)
+    other = keras.Sequential([keras.Input((2,)), layers.Normalization(name="n"), layers.Dense(1)])
+    before = np.asarray(other(np.array([[3.0, 5.0]])))
+    with pytest.raises(CheckpointError, match="has no array for 2 of the 5 weights"):
+        load_weights(other, tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(other(np.array([[3.0, 5.0]])), before)  # nothing was changed

@@ -13,6 +13,7 @@ from ...checkpoint.weights._hdf5 import Hdf5File
 from ...checkpoint.weights._stored import listed
 from ...errors import CheckpointError
 from .._internals import saving_lib
+from ..tensorflow._layers import refresh
 from ._sources import Model, Source, Sources
 
 _GROUP = "vars"
@@ -37,6 +38,7 @@ def by_structure(model: Model, file: Hdf5File) -> Sources:
             failed_saveables=set(),
             error_msgs=failed,
         )
+    refresh(model.keras)  # normalizations have computed what they need, from values that they do not have yet
     if store.damage is not None:
         raise store.damage
     found: dict[str, Source] = {}

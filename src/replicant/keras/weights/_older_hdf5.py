@@ -54,7 +54,7 @@ def by_layer_names(model: Model, file: Hdf5File, *, skip_mismatch: bool) -> Sour
                 found |= _pairs(model, file, each, layer.name, _weights(layer))
     names = [each.layer for each in _layers(file) if each.arrays]
     return Sources(
-        found,
+        found | (_top(model, file) if len(_top_of(file)) == len(_top_weights(model)) else {}),
         f" The layers of the file are {listed(names)}, and those of the model {listed(list(layers))}. Keras numbers the names of "
         "layers as they are made in a process: name them, or load the file without by_name.",
     )
@@ -78,11 +78,18 @@ def _pairs(model: Model, file: Hdf5File, stored: _Stored, layer: str, weights: S
 
 
 def _top(model: Model, file: Hdf5File) -> dict[str, Source]:
-    older = file.older
-    if _TOP not in older:
-        return {}
-    own = [weight for weight in model.keras._trainable_variables + model.keras._non_trainable_variables if model.name_of(weight)]
-    return _pairs(model, file, _stored(file, older, _TOP), model.keras.name, own)
+    """The weights that belong to the model itself, and to none of its layers."""
+    stored = _Stored(_TOP, _top_of(file))
+    return _pairs(model, file, stored, model.keras.name, _top_weights(model)) if stored.arrays else {}
+
+
+def _top_of(file: Hdf5File) -> list[str]:
+    return _stored(file, file.older, _TOP).arrays if _TOP in file.older else []
+
+
+def _top_weights(model: Model) -> list[Any]:
+    own = model.keras._trainable_variables + model.keras._non_trainable_variables
+    return [weight for weight in own if model.name_of(weight) is not None]
 
 
 def _layers(file: Hdf5File) -> list[_Stored]:

@@ -7,6 +7,7 @@ from ...checkpoint.weights import WeightsFile
 from ...checkpoint.weights._stored import listed
 from ...errors import CheckpointError
 from .._exported import assign
+from ..tensorflow._layers import refresh
 from ._report import WeightsReport
 from ._sources import Model, Source, Sources, all_of
 
@@ -44,9 +45,7 @@ def take(model: Model, file: WeightsFile, sources: Sources, *, partly: bool, ski
         raise CheckpointError(_nothing(model, file, sources, mismatched))
     for name, value in values.items():
         assign(model.weights[name], value)
-    for layer in model.keras._flatten_layers():
-        if hasattr(layer, "finalize_state") and any(model.name_of(weight) in values for weight in layer.weights):
-            layer.finalize_state()
+    refresh(model.keras)
     taken = {name: sources.found[name].name for name in values}
     used = set(taken.values())
     left = tuple(name for name in file.entries if name not in used)
