@@ -1,6 +1,7 @@
 """``replicant checkpoint``: what is in a file, how two differ, and the same weights in another format."""
 
 import json
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -146,7 +147,7 @@ def test_convert_an_archive_of_keras(capsys, tmp_path):
 def test_convert_to_what_cannot_hold_it(capsys, tmp_path):
     code, _, err = run(capsys, "convert", FILES / "functional", tmp_path / "a.weights.h5")
     assert code == 1
-    assert "Load the file into the model with replicant.keras.load_weights, and call model.save_weights" in err
+    assert "Name the model: replicant checkpoint convert SRC DST --model MODULE:FUNCTION." in err
     for name in ("a.keras", "a.h5", "a.npz"):
         code, _, err = run(capsys, "convert", FILES / "functional", tmp_path / name)
         assert code == 1
@@ -157,6 +158,41 @@ def test_convert_to_what_cannot_hold_it(capsys, tmp_path):
     assert code == 1
     assert "DST must be a path on this machine" in err
     assert list(tmp_path.iterdir()) == []
+
+
+MODEL = """
+import keras
+from keras import layers
+
+
+def make():
+    a, b = keras.Input((4,)), keras.Input((4,))
+    shared = layers.Dense(5, name="shared")
+    y = layers.Dense(4, name="hidden")(layers.Concatenate()([shared(a), shared(b)]))
+    return keras.Model([a, b], [layers.Dense(2, name="first")(y), layers.Dense(1, name="second")(y)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [("new.weights.h5", "layers/dense/vars/0"), ("new.safetensors", "shared/kernel"), ("new", "model/weights/0.kernel")],
+)
+def test_convert_with_a_model(capsys, tmp_path, monkeypatch, name, array):
+    (tmp_path / "made_here.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "made_here", raising=False)
+    code, out, err = run(capsys, "convert", FILES / "functional", name, "--model", "made_here:make")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name}: {FILES / 'functional'}: 8 weight(s) taken\n")
+    with open_weights("path", tmp_path / name) as file, open_weights("path", FILES / "functional") as old:
+        np.testing.assert_array_equal(file.read(array), old.read("layer_with_weights-0/kernel"))
+    for model, message in (
+        ("made_here:none", "has no function 'none'"),
+        ("made_here", "is not MODULE:FUNCTION"),
+        ("no:no", "no module"),
+    ):
+        code, _, err = run(capsys, "convert", FILES / "functional", "other", "--model", model)
+        assert (code, message in err) == (1, True)
 
 
 def test_wrong_usage(capsys):

@@ -35,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DST",
         help="what to write, which must not exist: NAME.safetensors, NAME.weights.h5, or a folder for a checkpoint of Replicant",
     )
+    convert.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="a function that makes the Keras model whose weights are in SRC: DST has the names that this model gives them",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,4 +55,4 @@ def main(arguments: argparse.Namespace) -> int:
         return _weights.show(arguments.path, as_json=arguments.json)
     if arguments.action == "diff":
         return _weights.diff(arguments.first, arguments.second, as_json=arguments.json)
-    return _weights.convert(arguments.source, arguments.destination)
+    return _weights.convert(arguments.source, arguments.destination, arguments.model)

@@ -157,8 +157,8 @@ def write_keras_weights(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     if wrong is not None:
         raise CheckpointError(
             f"{path} cannot be written: Keras names the arrays in .weights.h5 by the classes and places of their layers, as in "
-            f"'layers/dense/vars/0', and {wrong!r} does not tell them. Load the file into the model with "
-            "replicant.keras.load_weights, and call model.save_weights."
+            f"'layers/dense/vars/0', and {wrong!r} does not tell them. Name the model: "
+            "replicant checkpoint convert SRC DST --model MODULE:FUNCTION."
         )
     h5py = importlib.import_module("h5py")
     with _telling_of_disk(path), writing_whole(path) as whole, tempfile.TemporaryFile() as file:
