@@ -4,9 +4,13 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...checkpoint.weights import WeightsFile
 from ...errors import ArgumentError, CheckpointError
-from ._sources import Change, Model, Source, Sources, all_of
+from ._sources import Change, Model, Source, Sources, all_of, called_in
+
+_OPTIMIZER = "optimizer/"  # what the names of its state begin with
 
 Renamed: TypeAlias = str | tuple[str, Change] | None
 Rename: TypeAlias = Mapping[str, Renamed] | Callable[[str], Renamed]
@@ -45,25 +49,35 @@ def by_rename(model: Model, file: WeightsFile, rename: Rename) -> Sources:
 def by_name(model: Model, file: WeightsFile) -> Sources:
     """Give each array to the weight of its name, as its program called it or as the file does.
 
+    If the program called all of them by the name of its model first, as Keras 3 does, that is left out.
+
     Raises:
-        CheckpointError: If several arrays have the name of the same weight.
+        CheckpointError: If several arrays have the name of the same weight, and differ.
     """
+    called = {name: called_in(file, name) for name in all_of(file)}
+    firsts = {text.partition("/")[0] for name, text in called.items() if not name.startswith(_OPTIMIZER)}
+    prefix = f"{firsts.pop()}/" if len(firsts) == 1 else ""
     found: dict[str, Source] = {}
-    for name in all_of(file):
-        weight = model.named((file.entries[name].label or name).removesuffix(":0"))
-        if weight is None:
-            continue
-        if weight in found:
+    for name, text in called.items():
+        weight = model.named(text) or (model.named(text.removeprefix(prefix)) if text.startswith(prefix) else None)
+        if weight is not None and weight not in found:
+            found[weight] = Source(name)
+        elif weight is not None and not _are_same(file, found[weight].name, name):
             raise CheckpointError(
                 f"{file.path}: the name {weight!r} belongs to both {found[weight].name!r} and {name!r}. Load the file without "
                 "by_name, or say with rename= which one is meant."
             )
-        found[weight] = Source(name)
     return Sources(
         found,
         " Keras numbers the names of layers as they are made in a process (dense, dense_1, ...). Name the layers, load the file "
         "without by_name, or pass rename=.",
     )
+
+
+def _are_same(file: WeightsFile, one: str, other: str) -> bool:
+    """Whether two arrays of a file are the same, as in the two lists that `model.export` of Keras 3 writes."""
+    a, b = file.entries[one], file.entries[other]
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and np.array_equal(file.read(one), file.read(other))
 
 
 def _target(name: str, made: Any) -> tuple[str, Change | None]:

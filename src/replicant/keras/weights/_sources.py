@@ -75,3 +75,8 @@ class Model:
 def all_of(file: WeightsFile) -> list[str]:
     """The names of all arrays that a weight could take."""
     return [name for name, entry in file.entries.items() if entry.dtype != object]
+
+
+def called_in(file: WeightsFile, name: str) -> str:
+    """What the program called an array, or else its name in the file."""
+    return (file.entries[name].label or name).removesuffix(":0")

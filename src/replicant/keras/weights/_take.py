@@ -9,7 +9,7 @@ from ...errors import CheckpointError
 from .._exported import assign
 from ..tensorflow._layers import refresh
 from ._report import WeightsReport
-from ._sources import Model, Source, Sources, all_of
+from ._sources import Model, Source, Sources, all_of, called_in
 
 _KINDS = ("bool", "integer", "floating", "complexfloating")
 
@@ -81,10 +81,11 @@ def _require_fit(model: Model, file: WeightsFile, sources: Sources, mismatched: 
 
 
 def _nothing(model: Model, file: WeightsFile, sources: Sources, mismatched: dict[str, str]) -> str:
+    names = list(dict.fromkeys(called_in(file, name) for name in all_of(file)))
     text = f"Nothing of {file.path} was taken: no array in it is for a weight of the model {model.keras.name!r}."
     if mismatched:
         text = f"Nothing of {file.path} was taken, because no shape fits: {'; '.join(list(mismatched.values())[:3])}."
-    return f"{text}{sources.why} It has {listed(all_of(file))}, and the model {listed(list(model.weights))}."
+    return f"{text}{sources.why} It has {listed(names)}, and the model {listed(list(model.weights))}."
 
 
 def _require_kind(model: Model, file: WeightsFile, name: str, source: Source) -> None:
