@@ -346,6 +346,18 @@ def test_dtypes_keep_their_kind(tmp_path):
         load_weights(model, tmp_path / "whole.safetensors", by_name=True)
 
 
+def test_integers_stay_what_they_are(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy")
+    model = keras.Sequential([keras.Input((2,)), layers.Normalization(name="n")])
+    arrays = {"n/mean": np.ones(2, "float32"), "n/variance": np.ones(2, "float32"), "n/count": np.array(7)}
+    numpy.save_file(arrays, tmp_path / "a.safetensors")
+    load_weights(model, tmp_path / "a.safetensors", by_name=True)
+    assert int(model.weights[2].numpy()) == 7
+    numpy.save_file(arrays | {"n/count": np.array(2**40)}, tmp_path / "a.safetensors")
+    with pytest.raises(CheckpointError, match=r"'n/count' has integers of int64 that 'n/count' of the dtype int32 cannot hold"):
+        load_weights(model, tmp_path / "a.safetensors", by_name=True)
+
+
 def test_bfloat16_of_keras(tmp_path):
     def made():
         return keras.Sequential([keras.Input((2,)), layers.Dense(2, dtype="bfloat16")])

@@ -160,6 +160,13 @@ def test_compressed_arrays(tmp_path):
         np.testing.assert_array_equal(file.read("x"), zeros)
 
 
+def test_the_other_order_of_bytes(tmp_path):
+    path = made(tmp_path / "a.h5", lambda file: file.create_dataset("x", data=np.array([1.5, 2.5], ">f4")))
+    with open_weights("path", path) as file:
+        assert file.entries["x"].dtype == file.read("x").dtype == np.dtype("f4")
+        np.testing.assert_array_equal(file.read("x"), [1.5, 2.5])
+
+
 def test_a_damaged_hdf5_file(tmp_path):
     data, path = (FILES / "nested.h5").read_bytes(), tmp_path / "a.h5"
     path.write_bytes(data[:5000])

@@ -108,7 +108,7 @@ class Hdf5File(WeightsFile):
         if dataset.is_virtual or dataset.external:
             raise CheckpointError(f"{self.path}: the array {name!r} lies in another file. Weights are read from this file alone.")
         is_bfloat16 = dataset.dtype.kind in "Vf" and dataset.attrs.get("dtype") == "bfloat16"  # as Keras marks it
-        dtype = np.dtype(ml_dtypes.bfloat16) if is_bfloat16 else dataset.dtype
+        dtype = np.dtype(ml_dtypes.bfloat16) if is_bfloat16 else dataset.dtype.newbyteorder("=")
         if dtype.kind not in "biufc" and dtype != ml_dtypes.bfloat16:
             raise CheckpointError(f"{self.path}: {name!r} is no array of numbers but has the dtype {dtype}.")
         if dataset.shape is None:

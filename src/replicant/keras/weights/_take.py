@@ -63,8 +63,18 @@ def _mismatch(model: Model, file: WeightsFile, name: str, source: Source, values
         value = np.asarray(source.change(value))
     if value.shape != wanted:
         return f"the function for {source.name!r} makes the shape {value.shape} of {shape}, and the model has {wanted}"
+    _require_same_integers(model, file, name, source, value)
     values[name] = value
     return None
+
+
+def _require_same_integers(model: Model, file: WeightsFile, name: str, source: Source, value: np.ndarray) -> None:
+    wanted = np.dtype(model.weights[name].dtype)
+    if value.dtype.kind in "iu" and wanted.kind in "iu" and not np.array_equal(value.astype(wanted), value):
+        raise CheckpointError(
+            f"{file.path} does not fit the model {model.keras.name!r}: {source.name!r} has integers of {value.dtype} that {name!r} of "
+            f"the dtype {wanted} cannot hold."
+        )
 
 
 def _require_fit(model: Model, file: WeightsFile, sources: Sources, mismatched: dict[str, str], *, skip_mismatch: bool) -> None:
