@@ -38,7 +38,8 @@ def load_weights(
     By default, weights are found by the structure of the model, which must be that of the saved one: each must be in the file.
     Checkpoints of TensorFlow 1, safetensors and Replicant's checkpoints have no such structure, and need ``by_name`` or ``rename``.
     Unlike Keras's own ``load_weights``, taking nothing is an error, and what was not taken is reported. After an error, the model
-    is unchanged. Floats are converted to the dtype of their weight, as Keras does; integers must stay what they are. Optimizers are left alone: restore a checkpoint for those.
+    is unchanged. Floats are converted to the dtype of their weight, as Keras does, and integers must stay what they are.
+    Optimizers are left alone: restore a checkpoint for those.
 
     Semantics: ``keras.Model.load_weights``, of Keras 2 for its formats.
 

@@ -72,8 +72,8 @@ def _require_same_integers(model: Model, file: WeightsFile, name: str, source: S
     wanted = np.dtype(model.weights[name].dtype)
     if value.dtype.kind in "iu" and wanted.kind in "iu" and not np.array_equal(value.astype(wanted), value):
         raise CheckpointError(
-            f"{file.path} does not fit the model {model.keras.name!r}: {source.name!r} has integers of {value.dtype} that {name!r} of "
-            f"the dtype {wanted} cannot hold."
+            f"{file.path} does not fit the model {model.keras.name!r}: {source.name!r} has integers of {value.dtype} that {name!r} "
+            f"of the dtype {wanted} cannot hold."
         )
 
 
