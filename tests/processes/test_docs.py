@@ -122,6 +122,13 @@ import shutil
 
 shutil.copytree({str(ROOT / "tests" / "tensorflow_files" / "weights")!r}, ".", dirs_exist_ok=True)
 """
+MOVING_IN = f"""\
+import shutil
+
+recorded = {str(ROOT / "tests" / "tensorflow_files" / "objects")!r}
+shutil.copytree(f"{{recorded}}/ckpt_tf_keras/sequential_adam", "model_dir")
+shutil.copytree(f"{{recorded}}/callbacks/tf_keras/backup_copy", "backup")
+"""
 PRELUDES = {
     "checkpoints": COMMON + CHECKPOINTS,
     "fault-tolerance": COMMON + FAULTS,
@@ -129,6 +136,7 @@ PRELUDES = {
     "keras": COMMON + KERAS,
     "clusters": "import replicant\n",
     "launch": LAUNCH,
+    "moving-in": MOVING_IN,
     "weights": WEIGHTS,
     "multi-worker": "import numpy\n\nfeatures, labels = numpy.ones((64, 3)), numpy.zeros(64)\n",
 }

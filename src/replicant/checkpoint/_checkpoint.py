@@ -45,6 +45,9 @@ class Checkpoint(Saves):
     per replica is saved as its aggregate and as its copies. The same number of replicas continues with the copies; another number
     continues with the aggregate, which is split.
 
+    ``restore`` and ``read`` take TensorFlow's checkpoints, too, without TensorFlow. Pass the objects under the names that they had
+    in tf.train.Checkpoint, and a model that was its root as ``root=model``.
+
     The semantics are those of tf.train.Checkpoint, except that a model or optimizer that has no variables yet is built by the
     restore, if possible. Otherwise it gets its values when it is first called. Objects that become attributes later get theirs
     then.

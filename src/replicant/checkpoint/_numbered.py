@@ -27,8 +27,8 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     tf.train.latest_checkpoint, the contents of the directory decide, not a file that describes them.
 
     A directory without a checkpoint of Replicant may have some of TensorFlow. Then this is what tf.train.latest_checkpoint returns:
-    the prefix of the newest one, as its file ``checkpoint`` says, if the index is whole. Without that file, it warns and returns
-    None.
+    the prefix of the newest one, as its file ``checkpoint`` says. Its index and its graph of objects are checked. Without that
+    file, it warns and returns None.
 
     Raises:
         CheckpointError: If a newer version of Replicant wrote the newest checkpoint.

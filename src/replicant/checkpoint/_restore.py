@@ -119,8 +119,9 @@ class Restore:
         )
 
     def __del__(self) -> None:
-        self._stop_watching()
-        self.warn()
+        if _recorder.before_use is not None:  # at the end of the program, modules are empty already
+            self._stop_watching()
+            self.warn()
 
     # -- what appears later
 

@@ -139,13 +139,15 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Delete the backup, or leave one which says that the training is complete. Otherwise, TensorFlow's would count again."""
-        if self._states is None:
-            self._begin()  # the training was complete already
+        was_complete = self._states is None
+        if was_complete:
+            self._begin()
         if self._checkpoint is not None:
             self._checkpoint.sync()
         if not self._delete or is_in(self._prefix.parent):
-            self._epoch, self._num_steps = self._epoch + 1, 0
-            self.save()
+            if not was_complete:
+                self._epoch, self._num_steps = self._epoch + 1, 0
+                self.save()
             self.sync()
             return
         if is_writer():

@@ -5,6 +5,8 @@ one that says the epoch. Neither says where the data was, so an epoch that was b
 """
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,11 @@ def _loaded(folder: Path, model: Any) -> int:
 def _load(weights: Path, model: Any) -> None:
     if model.optimizer is not None and not model.optimizer.built:
         _build_now(model.optimizer, model.trainable_variables)
-    model.load_weights(os.fspath(weights))
+    if weights.name == _WEIGHTS:
+        model.load_weights(os.fspath(weights))
+        return
+    with tempfile.TemporaryDirectory() as folder:  # Keras reads nothing with another ending
+        model.load_weights(shutil.copyfile(weights, Path(folder) / _WEIGHTS))
 
 
 def _epoch_in(metadata: Path) -> int:

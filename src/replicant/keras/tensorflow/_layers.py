@@ -31,13 +31,13 @@ def part_of(layer: Any, name: str) -> Any:
 
 
 def left_out(layer: Any, path: str, names: Collection[str]) -> list[str]:
-    """Return a sentence for each list or dict of layers that a checkpoint does not have; `names` are those of what it has."""
-    lists = [name for name, value in vars(layer).items() if name not in names and _has_layers(name, value)]
-    return [
-        f"{path}/{name}: Keras 3 leaves layers in lists and dicts out of TensorFlow's checkpoints. What an optimizer has trained "
-        "of them is in its list of variables: restore(path, by_order=True) takes it from there."
-        for name in lists
-    ]
+    """Return a sentence about lists and dicts of layers that a checkpoint does not have; `names` are those of what it has."""
+    lists = [f"{path}/{name}" for name, value in vars(layer).items() if name not in names and _has_layers(name, value)]
+    if not lists:
+        return []
+    told = f"Keras 3 leaves layers in lists and dicts out of TensorFlow's checkpoints: {', '.join(lists)}."
+    trained = "What an optimizer has trained of them is in its list of variables, from where restore(path, by_order=True) takes it."
+    return [f"{told} {trained}"]
 
 
 def refresh(layer: Any) -> None:

@@ -57,6 +57,9 @@ class Slots:
                 index = self._in_order(name, number, slot)
             if own is not None and index is not None and index < len(own) and own[index] is not None:
                 self._found.take(slot, own[index])
+            elif own is None and name == "momentums" and vars(self._optimizer).get("momentum") == 0:
+                self._found.settle(slot)  # SGD of Keras 2 keeps them without momentum, too, which takes 0 times their values
+        self._match_the_rest()
 
     def trained(self) -> list[Any] | None:
         """Return the variables here that the other optimizer has slots for, in the order of the models; None if it has none.
@@ -126,6 +129,23 @@ class Slots:
         if node is None and number is not None:
             node = self._file_variables.get(number) if self._file_variables else self._owner(slot)
         return None if node is None else self._found.ref_at(node)
+
+    def _match_the_rest(self) -> None:
+        """Match what Keras 3 has in no list, by the place in the list of all variables of the optimizer.
+
+        So it is with lists in which some are None, as Adafactor's. The place says which it is if both optimizers have as many
+        variables, and train the same in the same order.
+        """
+        trained = [self._found.ref_at(node) for _, node in sorted(self._file_variables.items())]
+        if not trained or trained != [ref_of(variable) for variable in self._optimizer._trainable_variables]:
+            return
+        items = self._found.children(self._found.children(self._node).get(_VARIABLES, self._node))
+        own = self._optimizer._variables
+        if len(items) == len(own):
+            for number, variable in enumerate(own):
+                node = items.get(str(number))
+                if node is not None and not self._found.is_settled(node):
+                    self._found.take(node, variable)
 
     # -- whose a slot is, by the names of Keras 2
 

@@ -29,14 +29,15 @@ def theirs_in(folder: Place) -> list[str]:
 
 
 def newest_of_theirs(folder: Place, stacklevel: int) -> str | None:
-    """Return the prefix of the newest of TensorFlow's checkpoints whose index is whole; None, with a warning, if there is none.
+    """Return the prefix of the newest of TensorFlow's checkpoints that can be opened; None, with a warning, if there is none.
 
     Raises:
         CheckpointError: If an object store does not answer.
     """
     for path in reversed(theirs_in(folder)):
         try:
-            open_checkpoint(place_at(path))
+            if (found := open_checkpoint(place_at(path))) is not None:
+                found.graph()
         except DamagedCheckpointError as error:
             warn_of_damage(path, error, stacklevel + 1)
             continue

@@ -18,6 +18,7 @@ from ..._states import Stateful
 from .._object_graph import Node, ObjectGraph
 
 VALUE = "VARIABLE_VALUE"
+ROOT = "root"  # what Checkpoint(root=model) calls the object whose parts are the first in the graph
 COUNTER = "save_counter"  # what TensorFlow's Checkpoint counts, as ours does
 
 
@@ -66,7 +67,13 @@ class Match:
     """
 
     def __init__(
-        self, bundle: Any, graph: ObjectGraph, objects: Mapping[str, Any], inventory: Inventory, *, by_order: bool = False
+        self,
+        bundle: Any,
+        graph: ObjectGraph,
+        objects: Mapping[str, Any],
+        inventory: Inventory,
+        *,
+        by_order: bool,
     ):
         self._bundle, self.graph, self.by_order = bundle, graph, by_order
         self.objects, self._inventory = objects, inventory
@@ -85,6 +92,8 @@ class Match:
         self._walk()
         for kind, item, node, _ in self.later:
             kind.match(item, node, self)
+        left = {owner: [node for node in nodes if node not in self._settled] for owner, nodes in self.waiting.items()}
+        self.waiting = {owner: nodes for owner, nodes in left.items() if nodes}
 
     # -- for kinds of objects
 
@@ -193,8 +202,8 @@ class Match:
         return self.paths.get(node) or self.graph.nodes[node].attributes[0].checkpoint_key.removesuffix("/.ATTRIBUTES/" + VALUE)
 
     def _walk(self) -> None:
-        root = self.graph.nodes[0].children
-        queue = deque(_Step(root[name], item, name, None, name) for name, item in self.objects.items() if name in root)
+        starts = {ROOT: 0} | self.children(0)  # a SavedModel does not hold itself by this name
+        queue = deque(_Step(starts[name], item, name, None, name) for name, item in self.objects.items() if name in starts)
         seen: dict[tuple[int, int], Any] = {}
         while queue:
             step = queue.popleft()
@@ -241,8 +250,6 @@ class Match:
         values = [each for each in sorted(self.within(node)) if self.has_value(each)]
         known = self.waiting.setdefault(owner, [])
         known += [each for each in values if each not in known]
-        if not known:
-            del self.waiting[owner]
 
     def of_unbuilt(self) -> list[int]:
         """Return the nodes with values of the optimizers that are not built yet."""

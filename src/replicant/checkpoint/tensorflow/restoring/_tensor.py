@@ -72,7 +72,10 @@ class Tensor(Stored):
         with np.errstate(all="ignore"):
             new = value.astype(self.dtype)
             back = new.astype(value.dtype)
-        same = (back == value) | (np.isnan(value) & np.isnan(back))
+        if _kind(self.dtype) == "integer":
+            same = (back == value) & ((new < 0) == (value < 0))  # unsigned ones come back as they were
+        else:
+            same = (back == value) | (np.isnan(value) & np.isnan(back))
         if not np.all(same):
             first = value.reshape(-1)[np.argmin(same.reshape(-1))]
             raise CheckpointError(
