@@ -18,11 +18,30 @@ from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner
 from replicant.errors import ArgumentError, ArgumentTypeError, CheckpointError, ContextError, DamagedCheckpointError
 from replicant.keras import load_weights
 
-from ._recorded_models import MAKERS, functional, inputs, outputs, sequential
+from ._tensorflow_checkpoints import MODELS, functional, inputs, sequential
 from ._written_bundle import write_bundle
 
 FILES = Path(__file__).parents[1] / "tensorflow_files" / "weights"
 TRUTH = json.loads((FILES / "truth.json").read_text())
+
+
+def given(which):
+    """The inputs of the predictions that were recorded."""
+    found = inputs(which, 99)
+    return found if len(found) > 1 else found[0]
+
+
+def made(which):
+    model = MODELS[which]()
+    if not model.built:
+        model(given(which))
+    return model
+
+
+def outputs(model, which):
+    """The predictions of a model, flat, one for each output."""
+    found = model(given(which), training=False)
+    return [np.asarray(each).ravel() for each in (found if isinstance(found, list | tuple) else [found])]
 
 
 def assert_as_recorded(model, name):
@@ -33,7 +52,7 @@ def assert_as_recorded(model, name):
 @pytest.mark.parametrize("name", TRUTH)
 @pytest.mark.long_cases("text.h5", "subclass.keras", "nested.h5")
 def test_predictions_are_those_recorded(name):
-    model = MAKERS[TRUTH[name]["model"]]()
+    model = made(TRUTH[name]["model"])
     report = load_weights(model, FILES / name)
     assert_as_recorded(model, name)
     assert (len(report.taken), report.missing, report.mismatched) == (TRUTH[name]["num_weights"], (), {})
@@ -51,12 +70,12 @@ def training(make, name):
     """The losses of a model that was made and loaded under a strategy. They see all copies and slices of its weights."""
     which = TRUTH[name]["model"]
     with make().scope():
-        model = MAKERS[which]()
+        model = made(which)
         model.compile(keras.optimizers.SGD(0.1), ["mse"] * len(model.outputs))
     load_weights(model, FILES / name)
     assert_as_recorded(model, name)
     y = [np.ones((8, len(each) // 8), "float32") for each in TRUTH[name]["predictions"]]
-    return model.fit(inputs(which), y if len(y) > 1 else y[0], batch_size=8, epochs=2, verbose=0).history["loss"]
+    return model.fit(given(which), y if len(y) > 1 else y[0], batch_size=8, epochs=2, verbose=0).history["loss"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -150,10 +169,10 @@ def test_names_that_begin_with_the_model(tmp_path):
 
 
 def test_names_of_layers_in_files_of_keras_3(tmp_path):
-    def made(name):
+    def named(name):
         return keras.Sequential([keras.Input((3,)), layers.Dense(4, name=name), layers.Dense(2, name="head")])
 
-    saved, model = made("old"), made("new")
+    saved, model = named("old"), named("new")
     saved.save_weights(tmp_path / "a.weights.h5")
     report = load_weights(model, tmp_path / "a.weights.h5", by_name=True)
     assert report.taken == {"head/kernel": "layers/dense_1/vars/0", "head/bias": "layers/dense_1/vars/1"}
@@ -272,7 +291,7 @@ def recordings():
     root = Path(RECORDINGS or "/none")
     for truth in sorted(root.rglob("truth.json")):
         found = json.loads(truth.read_text())
-        if found.get("model") in MAKERS and "predictions" in found:
+        if found.get("model") in MODELS and "predictions" in found:
             files = [each for each in truth.parent.rglob("*") if each.suffix in (".h5", ".keras", ".index")]
             yield from ((found, each.with_suffix("") if each.suffix == ".index" else each) for each in sorted(files))
 
@@ -282,7 +301,7 @@ def recordings():
 def test_all_recordings():
     """Keras 3 leaves layers in lists out of checkpoints: what the file lacks is an error that says so."""
     for truth, path in recordings():
-        model = MAKERS[truth["model"]]()
+        model = made(truth["model"])
         if truth["kind"] == "keras3" and truth["model"] == "subclass" and path.suffix != ".keras":
             with pytest.raises(CheckpointError, match=r"has no array for 6 of the 12 weights .* in lists and dicts"):
                 load_weights(model, path)
@@ -314,14 +333,14 @@ def test_files_of_another_model(tmp_path):
 
 
 def test_layers_that_were_frozen_elsewhere(tmp_path):
-    def made(frozen):
+    def half(frozen):
         norm = layers.BatchNormalization(name="norm")
         inner = keras.Sequential([keras.Input((3,)), layers.Dense(3, use_bias=False, trainable=not frozen), norm], name="inner")
         return keras.Sequential([inner, layers.Dense(2)])
 
-    made(False).save(tmp_path / "model.h5")
+    half(False).save(tmp_path / "model.h5")
     with pytest.raises(CheckpointError, match=r"the layer 'inner' has its weights in the order 'kernel', 'gamma', .*frozen"):
-        load_weights(made(True), tmp_path / "model.h5")
+        load_weights(half(True), tmp_path / "model.h5")
 
 
 def test_exported_lists_of_another_model():
@@ -359,10 +378,10 @@ def test_integers_stay_what_they_are(tmp_path):
 
 
 def test_bfloat16_of_keras(tmp_path):
-    def made():
+    def built():
         return keras.Sequential([keras.Input((2,)), layers.Dense(2, dtype="bfloat16")])
 
-    saved, model = made(), made()
+    saved, model = built(), built()
     saved.save_weights(tmp_path / "a.weights.h5")
     load_weights(model, tmp_path / "a.weights.h5")
     np.testing.assert_array_equal(np.asarray(model.weights[0].value), np.asarray(saved.weights[0].value))
@@ -459,10 +478,10 @@ def test_weights_that_belong_to_no_layer(tmp_path, options):
 
 
 def test_normalization_computes_with_what_it_has_got(tmp_path):
-    def made():
+    def built():
         return keras.Sequential([keras.Input((2,)), layers.Normalization(name="n")])
 
-    saved, model = made(), made()
+    saved, model = built(), built()
     saved.layers[0].adapt(np.array([[1.0, 5.0], [3.0, 9.0]]))
     for name in ("a.weights.h5", "a.h5"):
         saved.save(tmp_path / name) if name == "a.h5" else saved.save_weights(tmp_path / name)

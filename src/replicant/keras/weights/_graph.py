@@ -36,7 +36,7 @@ def by_graph(model: Model, file: TensorFlowCheckpoint) -> Sources:
 def _matched(model: Model, file: TensorFlowCheckpoint, graph: ObjectGraph) -> Sources:
     objects = {_MODEL: model.keras}
     inventory = Inventory(objects)
-    match = Match(file.opened, graph, objects, inventory)
+    match = Match(file.opened, graph, objects, inventory, by_order=False)
     nodes = {inventory.items[key]: node for key, node in match.nodes.items()}
     found: dict[str, Source] = {}
     for name, weight in model.weights.items():
