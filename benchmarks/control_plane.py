@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from replicant.cluster import Membership
-from replicant.cluster._handshake import proof
-from replicant.cluster._heartbeat import WORKER
-from replicant.cluster._rollcall import call_roll
-from replicant.cluster._world import Timeouts, World
+from replicant.cluster.exchange._world import Timeouts, World
+from replicant.cluster.meeting._member import call_roll
+from replicant.cluster.wire._handshake import proof
+from replicant.cluster.wire._supervisor import WORKER
 from replicant.data import Dataset, DistributedDataset
-from replicant.launch._channel import Channel
-from replicant.launch._console import Console
-from replicant.launch._logs import Logs
 from replicant.launch._settings import Settings
 from replicant.launch._supervisor import _beat_seconds
-from replicant.launch._team import Team
+from replicant.launch.console._console import Console
+from replicant.launch.console._logs import Logs
+from replicant.launch.team._connections import Channel
+from replicant.launch.team._team import Team
 from replicant.replicas._topology import Topology
 
 _STEPS = 64

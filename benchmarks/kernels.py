@@ -30,7 +30,7 @@ from jax import lax
 from keras import layers
 
 from replicant import kernels
-from replicant.kernels._flags import OPTION, VALUE
+from replicant.kernels.xla._flags import OPTION, VALUE
 
 BATCH = 128
 WARM_UP_STEPS = 2

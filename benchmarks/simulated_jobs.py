@@ -12,11 +12,11 @@ import statistics
 import time
 from typing import Any
 
-from replicant.launch._generations import Generations, State
-from replicant.launch._orders import End, Form, GiveUp, Start, Tell
-from replicant.launch._policy import Failure, Kind, decide
-from replicant.launch._progress import Progress
 from replicant.launch._settings import Settings
+from replicant.launch.record._progress import Progress
+from replicant.launch.team._elastic_commands import End, Form, GiveUp, Start, Tell
+from replicant.launch.team._generations import Generations, State
+from replicant.launch.team._policy import Failure, Kind, decide
 
 DAY = 86400.0
 START = (15.0, 45.0)  # seconds from a process's start until it is ready: imports, restoring (an assumption; the page says why)

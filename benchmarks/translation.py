@@ -18,11 +18,11 @@ CHILD = """
 import importlib, json, sys, time
 import numba
 import replicant
-from replicant.kernels import _native, _translation
+from replicant.kernels.compiled import _registration, _translation
 if sys.argv[2] == "numba":
     _translation.translated = lambda handle: None
 module = importlib.import_module("replicant.kernels." + sys.argv[1])
-function = next(value for value in vars(module).values() if isinstance(value, _native.Native))
+function = next(value for value in vars(module).values() if isinstance(value, _registration.Native))
 start = time.process_time()
 assert function.is_ready(), function.objection()
 print(json.dumps([function.family, time.process_time() - start]))

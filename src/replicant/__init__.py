@@ -90,7 +90,7 @@ from .variables._variable import Variable
 if TYPE_CHECKING:
     from . import cluster, coordinator, data, errors, export, keras, kernels, plan, random, summary, trackers
     from .coordinator._strategy import ParameterServerStrategy
-    from .launch._run_report import RunReport, run_report
+    from .launch.show._run_report import RunReport, run_report
     from .trackers._run import track
 
 _install_default_strategy()
@@ -177,7 +177,7 @@ def __getattr__(name: str) -> Any:
     if name == "track":  # likewise
         return importlib.import_module(f"{__name__}.trackers._run").track
     if name in ("RunReport", "run_report"):  # likewise
-        return getattr(importlib.import_module(f"{__name__}.launch._run_report"), name)
+        return getattr(importlib.import_module(f"{__name__}.launch.show._run_report"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

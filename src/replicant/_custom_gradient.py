@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from ._tape_arguments import check_not_on_servers
 from .errors import ArgumentError, ArgumentTypeError, GradientError, RaggedStepError
 from .replicas._values import is_array
-from .tracing._closed_jaxpr import ClosedJaxpr
-from .tracing._interpreter import Question, run_alone
-from .tracing._marks import asks_outer_tape
+from .tracing.jaxprs._closed_jaxpr import ClosedJaxpr
+from .tracing.jaxprs._marks import asks_outer_tape
+from .tracing.replicas._interpreter import Question, run_alone
 from .variables import _recorder
 from .variables._known import is_variable, ref_of, variable_of
 from .variables._recorder import Recorder

@@ -11,11 +11,11 @@ from jax.tree_util import tree_flatten
 
 from .errors import ArgumentError, ArgumentTypeError, ContextError
 from .programs._compiled import Compiled
-from .programs._held import hide, show
-from .programs._signature import Signature
+from .programs.arguments._opaque import hide, show
+from .programs.arguments._signature import Signature
 from .replicas._own_mesh import in_a_trace
 from .replicas._values import is_array, is_host_array
-from .tracing import _eager
+from .tracing.gradients import _eager
 from .variables._known import is_variable
 from .variables._recorder import NotTraceable, current_recorder
 

@@ -12,7 +12,7 @@ from .reductions._search import AVERAGE
 from .replicas._context import active_replica_context, get_replica_context
 from .replicas._micro import active_micro_batch
 from .replicas._values import is_distributed
-from .tracing._graph import calling_line
+from .tracing.jaxprs._graph import calling_line
 
 
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> jax.Array:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from .checkpoint._objects import kind_of, register_parts
+from .checkpoint.values._objects import kind_of, register_parts
 from .errors import ArgumentError
 from .variables._known import is_variable, ref_of
 from .variables._libraries import connect_libraries

@@ -9,7 +9,7 @@ import jax
 
 from .replicas._own_mesh import in_a_trace
 from .replicas._values import is_array
-from .tracing import _eager
+from .tracing.gradients import _eager
 from .variables._libraries import connect_libraries
 from .variables._recorder import current_recorder
 

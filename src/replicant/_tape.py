@@ -1,9 +1,10 @@
 """``GradientTape``.
 
 In the trace of a program, the tape records no values: the traced function *is* the recording. ``with tape`` marks a region of the
-trace, and ``tape.gradient`` leaves a mark that names the target and the sources. The interpreter (``tracing/_interpreter.py``)
-differentiates the equations between them. So the Python code runs once, any traced array can be a source, and the compiled program
-is the one that ``jax.value_and_grad`` gives. Outside of programs, operations run at once, and ``tracing/_eager.py`` records each.
+trace, and ``tape.gradient`` leaves a mark that names the target and the sources. The interpreter
+(``tracing/replicas/_interpreter.py``) differentiates the equations between them. So the Python code runs once, any traced array can
+be a source, and the compiled program is the one that ``jax.value_and_grad`` gives. Outside of programs, operations run at once, and
+``tracing/gradients/_eager.py`` records each.
 
 Gradients are local to each replica. The optimizer or ``all_reduce`` sums them over the replicas (see ``replicas/_collectives.py``).
 """
@@ -28,10 +29,10 @@ from ._tape_arguments import (
     zeros_like,
 )
 from .errors import ArgumentError, ArgumentTypeError, GradientError
-from .tracing import _eager
-from .tracing._eager import Eager
-from .tracing._interpreter import pull_rows
-from .tracing._marks import gradient_p, name_constant, region_p
+from .tracing.gradients import _eager
+from .tracing.gradients._eager import Eager
+from .tracing.jaxprs._marks import gradient_p, name_constant, region_p
+from .tracing.replicas._interpreter import pull_rows
 from .variables import _recorder
 from .variables._known import is_variable, ref_of
 from .variables._libraries import connect_libraries

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 import pytest
 
-from replicant.checkpoint import _storage
-from replicant.checkpoint._packed import pack, unpack
+from replicant.checkpoint.format import _storage
+from replicant.checkpoint.format._json_values import pack, unpack
 from replicant.errors import CheckpointError
-from replicant.keras._resume import _Pass
 from replicant.keras.callbacks import BackupAndRestore
 from replicant.keras.callbacks._backup_state import CallbackStates
+from replicant.keras.loops._fit_position import _Pass
 
 ROWS = np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6)
 

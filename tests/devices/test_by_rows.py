@@ -11,7 +11,7 @@ import pytest
 
 from replicant.replicas._collectives import AXIS, MeshAxis
 from replicant.replicas._placement import Placement
-from replicant.tracing._by_rows import compute_by_rows, plan_by_rows
+from replicant.tracing.replicas._batch_split import compute_by_rows, plan_by_rows
 
 EXCHANGES = r" (all-reduce|all-gather|collective-permute|reduce-scatter|all-to-all)(?:-start)?\("
 ROWS = 12

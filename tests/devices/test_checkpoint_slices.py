@@ -17,9 +17,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicant
-from replicant.checkpoint import _restore, _storage, _stored
-from replicant.checkpoint._parts import Parts
-from replicant.checkpoint._stored import stored_arrays
+from replicant.checkpoint.format import _lazy_array, _storage
+from replicant.checkpoint.format._lazy_array import stored_arrays
+from replicant.checkpoint.format._parts import Parts
+from replicant.checkpoint.values import _restore
 from replicant.errors import CheckpointError, DamagedCheckpointError
 from replicant.storage._path import RemotePath
 from replicant.storage._write import WritableStore
@@ -225,7 +226,7 @@ def test_blocks_side_by_side_take_one_request_to_a_store(monkeypatch: pytest.Mon
     for box, found in stored.read_boxes(parts).items():
         np.testing.assert_array_equal(found, values[tuple(slice(*part) for part in box)])
     assert got == [(0, 2), (3, 5)]
-    monkeypatch.setattr(_stored, "_RANGE_OF_STORE", 3 << 20)
+    monkeypatch.setattr(_lazy_array, "_RANGE_OF_STORE", 3 << 20)
     got.clear()
     np.testing.assert_array_equal(stored.read_boxes([((0, 2048), (0, 1))])[(0, 2048), (0, 1)], values[:2048, :1])
     assert got == [(0, 3), (3, 6), (6, 8)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.keras._array_batches import Rows, Several, rows_of, several
 from replicant.keras._internals import ArrayDataAdapter
+from replicant.keras.data._array_batches import Rows, Several, rows_of, several
 
 NUM_ROWS = 10
 X = np.arange(2.0 * NUM_ROWS, dtype=np.float32).reshape(NUM_ROWS, 2)

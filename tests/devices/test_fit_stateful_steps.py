@@ -17,8 +17,8 @@ from keras import layers, ops
 
 import replicant
 from replicant.errors import ArgumentError, ContextError, LostStateError, MixedStrategyError
-from replicant.keras._stateful_step import is_stateful
 from replicant.keras.callbacks import BackupAndRestore, TerminateOnNaN
+from replicant.keras.steps._stateful_step import is_stateful
 
 TOLERANCE = 1e-6
 ROWS = np.random.default_rng(0).normal(size=(11, 4)).astype(np.float32)  # batches of 4: 4, 4, 3

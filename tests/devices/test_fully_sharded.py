@@ -17,7 +17,7 @@ from replicant.errors import ArgumentError, ArgumentTypeError, DivergenceError, 
 from replicant.plan._chips import parse_target
 from replicant.plan._compile import find_step
 from replicant.plan._exchanges import exchanges_in
-from replicant.programs._replica_step import ReplicaStep
+from replicant.programs.steps._replica_step import ReplicaStep
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 
@@ -312,7 +312,7 @@ def test_new_variables_are_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> No
     keras.utils.set_random_seed(3)
     expected = mlp()
     for large in (1 << 24, 1):
-        monkeypatch.setattr("replicant.keras._provider.LARGE", large)
+        monkeypatch.setattr("replicant.keras.state._variables.LARGE", large)
         keras.utils.set_random_seed(3)
         with sharded(2).scope():
             model, own = mlp(), replicant.Variable(np.arange(16.0))

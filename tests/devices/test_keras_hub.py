@@ -144,7 +144,7 @@ def test_a_preset_is_loaded_in_slices_one_tensor_after_the_other(
     keras.utils.set_random_seed(3)
     alone = MODELS[name]()
     alone.backbone.save_to_preset(str(tmp_path))
-    monkeypatch.setattr("replicant.keras._provider.LARGE", 1)  # new variables are never whole
+    monkeypatch.setattr("replicant.keras.state._variables.LARGE", 1)  # new variables are never whole
     whole, assign = set[str](), keras.Variable.assign
 
     with sharded(4).scope():

@@ -12,7 +12,7 @@ import pytest
 
 import replicant
 from replicant import kernels
-from replicant.keras import _attention
+from replicant.keras.cpu import _attention
 
 RNG = np.random.default_rng(0)
 

@@ -20,13 +20,13 @@ from jax.sharding import PartitionSpec as P
 
 from replicant import kernels
 from replicant.errors import ConfigurationError
-from replicant.kernels import _compiled, _object_code
+from replicant.kernels.compiled import _convolutions, _kept_code
 
 from ._threads import assert_same_in_threads
 
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
-TARGET = _compiled.TARGET
-absent = _compiled.FUNCTION.objection()
+TARGET = _convolutions.TARGET
+absent = _convolutions.FUNCTION.objection()
 usable = pytest.mark.skipif(absent is not None, reason=f"the kernel cannot be used here: {absent}")
 
 
@@ -39,7 +39,7 @@ def switched_on() -> Any:
 
 @pytest.fixture
 def small_ones_too(switched_on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled, "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(_convolutions, "MIN_PRODUCTS", 0)
 
 
 def convolve(x: Any, w: Any, strides: Any = (1, 1), padding: Any = "SAME", **how: Any) -> Any:
@@ -370,7 +370,7 @@ print(small.ctypes(2), small.ctypes(7))
 @usable
 @pytest.mark.long
 def test_the_machine_code_is_loaded_without_numba_which_works_after_it() -> None:
-    assert _compiled.FUNCTION.is_ready()  # the file is there now
+    assert _convolutions.FUNCTION.is_ready()  # the file is there now
     done = run(AFTER_NUMBA.format(compute=COMPUTE))
     assert done.stdout.splitlines() == ["144.0", "False", "2 0", "144.0"], done.stderr
     assert "ValueError: too large" in done.stderr  # numba reports it, and goes on
@@ -392,15 +392,15 @@ def test_the_machine_code_is_loaded_without_numba_which_works_after_it() -> None
     ids=["empty", "cut", "only the name", "another kind", "changed", "an unknown symbol"],
 )
 def test_a_damaged_file_of_machine_code_is_not_loaded(damage: Any, tmp_path: Path) -> None:
-    assert _compiled.FUNCTION.is_ready()
+    assert _convolutions.FUNCTION.is_ready()
     file = tmp_path / "convolution.object"
-    file.write_bytes(damage(_compiled.FUNCTION.file().read_bytes()))
-    assert _object_code.load(file) is None
+    file.write_bytes(damage(_convolutions.FUNCTION.file().read_bytes()))
+    assert _kept_code.load(file) is None
 
 
 def with_checksum(content: bytes, data: bytes) -> bytes:
     head = content.partition(b"cfunc.")[2].partition(b"\n")[0]
-    return _object_code._MAGIC + f"{zlib.crc32(data)} cfunc.".encode() + head + b"\n" + data
+    return _kept_code._MAGIC + f"{zlib.crc32(data)} cfunc.".encode() + head + b"\n" + data
 
 
 @usable

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from replicant import kernels
-from replicant.kernels import _products
+from replicant.kernels.lowerings import _transposed_dot
 
 RNG = np.random.default_rng(0)
 
@@ -119,10 +119,10 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
     lhs, rhs = (np.random.default_rng(1).integers(-9, 9, s).astype(np.float32) for s in (shape, other))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"HIGH_ROWS": rows, "HIGH_WIDTH": 1, "SPLIT_ROWS": rows, "SPLIT_PRODUCTS": 1}.items():
-            patch.setattr(_products, name, value)
-        patch.setattr(_products, "SPLIT_RESULT", range(1 << 30))
-        patch.setattr(_products, "NARROW_PRODUCTS", 1 if narrow else 1 << 30)
-        found = _products.product(jnp.asarray(lhs), jnp.asarray(rhs), dimension_numbers=dimensions)
+            patch.setattr(_transposed_dot, name, value)
+        patch.setattr(_transposed_dot, "SPLIT_RESULT", range(1 << 30))
+        patch.setattr(_transposed_dot, "NARROW_PRODUCTS", 1 if narrow else 1 << 30)
+        found = _transposed_dot.product(jnp.asarray(lhs), jnp.asarray(rhs), dimension_numbers=dimensions)
     np.testing.assert_array_equal(found, lax.dot_general(lhs, rhs, dimensions))  # whole numbers, so each order of sums is exact
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import replicant
 from replicant import kernels
-from replicant.keras import _flat_update
+from replicant.keras.optimizers import _flat_update
 
 RNG = np.random.default_rng(0)
 SHAPES = ((2048, 16), (2000, 2, 6), (1024, 31), (2048, 8), (1024, 32), (40, 16), (40_000,))

@@ -13,8 +13,8 @@ import pytest
 import replicant
 from replicant import kernels
 from replicant.errors import ArgumentError
-from replicant.kernels import _loading
-from replicant.programs import _inline
+from replicant.kernels.xla import _same_thread
+from replicant.programs.running import _same_thread_dispatch
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -24,25 +24,25 @@ def choices(monkeypatch):
     """What decides for the programs that a test makes, in the order in which they are made."""
     made = []
 
-    class Noted(_inline.Choice):
+    class Noted(_same_thread_dispatch.Choice):
         def __init__(self, jitted):
             super().__init__(jitted)
             made.append(self)
 
-    monkeypatch.setattr(_inline, "Choice", Noted)
+    monkeypatch.setattr(_same_thread_dispatch, "Choice", Noted)
     return made
 
 
 @pytest.fixture
 def loaded(monkeypatch):
     """Whether each program was loaded again that should be."""
-    found, load_again = [], _inline.load_again
+    found, load_again = [], _same_thread_dispatch.load_again
 
     def noted(program):
         found.append(load_again(program))
         return found[-1]
 
-    monkeypatch.setattr(_inline, "load_again", noted)
+    monkeypatch.setattr(_same_thread_dispatch, "load_again", noted)
     return found
 
 
@@ -126,7 +126,7 @@ def test_which_programs_run_in_the_thread_that_starts_them(choices, loaded, fn, 
 @pytest.mark.parametrize(("fn", "wait_every"), [(large, 1), (lambda x: jnp.sum(x[:4]), 0)])
 def test_a_program_that_cannot_be_loaded_again(choices, loaded, monkeypatch, fn, wait_every):
     """A large one is waited for, so that the temporary arrays of two runs seldom meet."""
-    monkeypatch.setattr(_loading, "_MACHINE_CODE", b"of another system")
+    monkeypatch.setattr(_same_thread, "_MACHINE_CODE", b"of another system")
     _, _, _, results = made(fn)
     assert (loaded, choices[0]._wait_every) == ([False], wait_every)
     assert results == pytest.approx([results[0], 2 * results[0], 3 * results[0]])
@@ -136,12 +136,12 @@ def test_bytes_that_xla_refuses(choices, monkeypatch):
     found = []
 
     def load_again(program):
-        monkeypatch.setattr(_loading, "_entries", [(program.xla_executable, "key")])
-        found.append(_loading.load_again(program))
+        monkeypatch.setattr(_same_thread, "_entries", [(program.xla_executable, "key")])
+        found.append(_same_thread.load_again(program))
         return found[-1]
 
-    monkeypatch.setattr(_inline, "load_again", load_again)
-    monkeypatch.setattr(_loading, "_kept", lambda client, key: b"\x7fELF but no program")
+    monkeypatch.setattr(_same_thread_dispatch, "load_again", load_again)
+    monkeypatch.setattr(_same_thread, "_kept", lambda client, key: b"\x7fELF but no program")
     _, _, _, results = made(large)
     assert (found, choices[0]._wait_every) == ([False], 1)
     assert results == pytest.approx([results[0], 2 * results[0], 3 * results[0]])
@@ -149,7 +149,7 @@ def test_bytes_that_xla_refuses(choices, monkeypatch):
 
 def test_a_small_program_runs_there(choices, loaded, monkeypatch):
     """As if its loop did not count: no small program takes long enough to see where it runs."""
-    monkeypatch.setattr(_inline, "_has_loop", lambda _: False)
+    monkeypatch.setattr(_same_thread_dispatch, "_has_loop", lambda _: False)
     _, _, x, _ = made(long)
     (choice,) = choices
     assert (loaded, choice._wait_every) == ([True], 8)
@@ -177,13 +177,13 @@ def compiled(fn, *shapes):
     ],
 )
 def test_small_programs(fn, shapes, is_small):
-    assert _inline._is_small(*compiled(fn, *shapes)) is is_small
+    assert _same_thread_dispatch._is_small(*compiled(fn, *shapes)) is is_small
 
 
 def test_a_program_decides_when_it_begins_its_second_run_and_each_kind_for_itself(monkeypatch):
-    monkeypatch.setattr(_inline, "_TRIES", 3)
+    monkeypatch.setattr(_same_thread_dispatch, "_TRIES", 3)
     jitted = jax.jit(lambda x: (jnp.zeros(()), [], [x + 1]))
-    choice, asked = _inline.Choice(jitted), []
+    choice, asked = _same_thread_dispatch.Choice(jitted), []
     for size in [3, 5, 3, 5, 5, 3, 7, 3, 7, 9, 3, 9, 9]:
         asked.append((size, choice.may_be_new(), jitted._cache_size()))
         if choice.may_be_new():
@@ -208,9 +208,9 @@ def test_a_program_decides_when_it_begins_its_second_run_and_each_kind_for_itsel
 
 
 def test_programs_are_not_searched_for_ever(monkeypatch):
-    monkeypatch.setattr(_inline, "_TRIES", 3)
+    monkeypatch.setattr(_same_thread_dispatch, "_TRIES", 3)
     jitted = jax.jit(lambda x: (jnp.zeros(()), [], [x + 1]))
-    choice, asked = _inline.Choice(jitted), []
+    choice, asked = _same_thread_dispatch.Choice(jitted), []
     for size in [3, 3, 5, 3, 3, 3, 3, 3]:
         asked.append((size, choice.may_be_new()))
         if choice.may_be_new():
@@ -366,12 +366,12 @@ def test_nothing_is_decided_while_jax_debugs(choices, option):
 STEPS = """
 import sys, jax, jax.numpy as jnp, replicant
 from pathlib import Path
-from replicant.programs import _inline
+from replicant.programs.running import _same_thread_dispatch
 
 hits, choices = [], []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-make = _inline.Choice.__init__
-_inline.Choice.__init__ = lambda self, jitted: (make(self, jitted), choices.append(self))[0]
+make = _same_thread_dispatch.Choice.__init__
+_same_thread_dispatch.Choice.__init__ = lambda self, jitted: (make(self, jitted), choices.append(self))[0]
 
 def large(x):
     products = jax.lax.optimization_barrier(x @ x.T)
@@ -413,10 +413,10 @@ def test_programs_from_the_cache(tmp_path, monkeypatch):
 
 SORTS = """
 import jax, jax.numpy as jnp, replicant
-from replicant.programs import _inline
+from replicant.programs.running import _same_thread_dispatch
 
-found, load_again = [], _inline.load_again
-_inline.load_again = lambda program: (found.append(load_again(program)), found[-1])[1]
+found, load_again = [], _same_thread_dispatch.load_again
+_same_thread_dispatch.load_again = lambda program: (found.append(load_again(program)), found[-1])[1]
 
 @replicant.function
 def step(x):
@@ -450,9 +450,9 @@ def test_an_entry_that_was_compiled_for_another_device(monkeypatch):
     _, first = compiled_for(0)
     x, other = compiled_for(3)
     data = first._executable.xla_executable.client.serialize_executable(first._executable.xla_executable)
-    monkeypatch.setattr(_loading, "_entries", [(other._executable.xla_executable, "of the first")])
-    monkeypatch.setattr(_loading, "_kept", lambda _, key: data if key == "of the first" else None)
-    assert _loading.load_again(other._executable) is True
+    monkeypatch.setattr(_same_thread, "_entries", [(other._executable.xla_executable, "of the first")])
+    monkeypatch.setattr(_same_thread, "_kept", lambda _, key: data if key == "of the first" else None)
+    assert _same_thread.load_again(other._executable) is True
     assert [device.id for device in other._executable.xla_executable.local_devices()] == [3]
     (result,) = other(x)
     assert [device.id for device in result.devices()] == [3]
@@ -460,26 +460,26 @@ def test_an_entry_that_was_compiled_for_another_device(monkeypatch):
 
 
 def test_entries_of_programs_that_are_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr(_loading, "_entries", [])
+    monkeypatch.setattr(_same_thread, "_entries", [])
     programs = {name: object() for name in "abc"}
-    get = _loading._noted(lambda key, **_: (programs.get(key), 1))
+    get = _same_thread._noted(lambda key, **_: (programs.get(key), 1))
     first, second = get("a"), get("b", backend=None)
     assert get("missing") == (None, 1)
-    assert [key for _, key in _loading._entries] == ["a", "b"]
+    assert [key for _, key in _same_thread._entries] == ["a", "b"]
     del programs["a"], first
     third = get("c")
-    assert [key for _, key in _loading._entries] == ["b", "c"]
+    assert [key for _, key in _same_thread._entries] == ["b", "c"]
     assert (second[0], third[0]) == (programs["b"], programs["c"])
 
 
 def test_another_jax_is_left_alone(monkeypatch):
-    cache = _loading._cache()
+    cache = _same_thread._cache()
     before = cache.get_executable_and_time
-    monkeypatch.setattr(_loading, "_ARGUMENTS", ["key"])
+    monkeypatch.setattr(_same_thread, "_ARGUMENTS", ["key"])
     text = f"JAX {jax.__version__} loads programs in another way"
-    assert _loading.objection.__wrapped__() == text
+    assert _same_thread.objection.__wrapped__() == text
     assert cache.get_executable_and_time is before
-    monkeypatch.setattr(_loading, "objection", lambda: text)
+    monkeypatch.setattr(_same_thread, "objection", lambda: text)
     assert kernels.status().kernels["inline"] == f"off: {text}"
     with pytest.raises(replicant.errors.ConfigurationError, match="The kernel 'inline' cannot be switched on: JAX "):
         kernels.enable("inline")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicant import kernels
-from replicant.kernels import _lstm
+from replicant.kernels.functions import _lstm
 
 from ._classifier import fit_classifier, loop_classifier
 

@@ -17,7 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 from replicant import kernels
 from replicant.errors import ConfigurationError
-from replicant.kernels import _lstm, _lstm_loops
+from replicant.kernels.compiled import _lstm_loops
+from replicant.kernels.functions import _lstm
 
 from . import _both
 from ._classifier import fit_classifier, loop_classifier

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import replicant
-from replicant.kernels import _memory
-from replicant.programs import _executable
+from replicant.kernels.xla import _heap
+from replicant.programs.running import _executable
 
 MB = 1 << 20
 
@@ -35,7 +35,7 @@ def asked(monkeypatch):
         self._count += 1
         return result
 
-    monkeypatch.setattr(_memory.FirstRuns, "run", run)
+    monkeypatch.setattr(_heap.FirstRuns, "run", run)
     yield found
     jax.monitoring.unregister_event_duration_listener(listener)
 

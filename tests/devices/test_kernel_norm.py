@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 import replicant
 from replicant import kernels
 from replicant.errors import ConfigurationError
-from replicant.keras import _batch_norm
-from replicant.kernels import _norm
+from replicant.keras.cpu import _batch_norm
+from replicant.kernels.functions import _norm
 
 from . import _both
 from ._classifier import fit_classifier, loop_classifier

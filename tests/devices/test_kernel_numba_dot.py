@@ -19,12 +19,12 @@ import replicant
 from replicant import kernels
 from replicant.data import Dataset
 from replicant.errors import ConfigurationError
-from replicant.kernels import _compiled_dot, _registers
+from replicant.kernels.compiled import _dot, _registers
 
 from ._threads import assert_same_in_threads
 
-TARGET = _compiled_dot.TARGET
-absent = _compiled_dot.FUNCTION.objection()
+TARGET = _dot.TARGET
+absent = _dot.FUNCTION.objection()
 pytestmark = pytest.mark.skipif(absent is not None, reason=f"the kernel cannot be used here: {absent}")
 
 TURNED = (
@@ -43,7 +43,7 @@ def switched_on() -> Any:
 @pytest.fixture
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MIN_SIDE", "MIN_ROWS", "MIN_PRODUCTS"):
-        monkeypatch.setattr(_compiled_dot, name, 1)
+        monkeypatch.setattr(_dot, name, 1)
 
 
 def arrays(*shapes: Any, seed: int = 0) -> list[Any]:
@@ -131,7 +131,7 @@ def test_large_products(numbers: Any, lhs: Any, rhs: Any) -> None:
 def test_parts_are_each_product_once_and_their_panels_have_room() -> None:
     import numba
 
-    from replicant.kernels import _direct_dot as dot
+    from replicant.kernels.compiled import _dot_loops as dot
 
     @numba.njit
     def divide(job: Any, threads: Any) -> Any:
@@ -268,9 +268,9 @@ def trained(num_replicas: int, loop: bool) -> Any:
 @pytest.mark.long
 def test_training_is_the_same_with_and_without(loop: bool, fuse_replicas: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(_compiled_dot, "MIN_ROWS", 32)
-    original = _compiled_dot.product
-    monkeypatch.setattr(_compiled_dot, "product", lambda *given, **how: calls.append(given) or original(*given, **how))
+    monkeypatch.setattr(_dot, "MIN_ROWS", 32)
+    original = _dot.product
+    monkeypatch.setattr(_dot, "product", lambda *given, **how: calls.append(given) or original(*given, **how))
     for num_replicas in (1, 2):
         calls.clear()
         actual = trained(num_replicas, loop)

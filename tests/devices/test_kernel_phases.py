@@ -16,8 +16,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from replicant import kernels
-from replicant.kernels import _phases
-from replicant.kernels._once import BARRIERS_HOLD
+from replicant.kernels.lowerings import _strided_convolutions
+from replicant.kernels.lowerings._once import BARRIERS_HOLD
 
 SPACE = "XYZ"
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
@@ -63,8 +63,8 @@ def convolutions(draw: st.DrawFn) -> tuple[dict[str, Any], list[int], list[int],
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute all convolutions by phases that can be, and not only the large ones, which are faster so."""
-    monkeypatch.setattr(_phases, "_pays", lambda *_: True)
-    monkeypatch.setattr(_phases, "LARGE", 1)
+    monkeypatch.setattr(_strided_convolutions, "_pays", lambda *_: True)
+    monkeypatch.setattr(_strided_convolutions, "LARGE", 1)
 
 
 @pytest.mark.again
@@ -198,7 +198,7 @@ def depthwise_case(rows: int, seed: int = 0) -> list[Any]:
 def test_what_a_large_depthwise_gradient_reads_is_made_first() -> None:
     """On one device, its images are computed once. Small ones, exported programs and cut ones are left to XLA."""
     large, small = depthwise_case(80), depthwise_case(20)
-    assert large[2].size >= _phases.LARGE > small[2].size
+    assert large[2].size >= _strided_convolutions.LARGE > small[2].size
     mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
     x, w, cotangent = large
     rows, same = NamedSharding(mesh, P("a")), NamedSharding(mesh, P())
@@ -241,7 +241,7 @@ def test_two_hundred_steps_are_the_same() -> None:
         return model.fit(x, y, batch_size=40, epochs=200, shuffle=False, verbose=0).history["loss"], model.get_weights()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_phases, "LARGE", 1)
+        patch.setattr(_strided_convolutions, "LARGE", 1)
         found, weights = losses()
     with kernels.disabled("strided_conv"):
         plain, expected = losses()

@@ -16,7 +16,7 @@ import pytest
 import replicant
 from replicant import kernels
 from replicant.data import Dataset
-from replicant.keras import _recurrent
+from replicant.keras.cpu import _recurrent
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

@@ -9,7 +9,8 @@ import pytest
 
 import replicant
 from replicant import _tape
-from replicant.programs import _program, _replica_step
+from replicant.programs import _program
+from replicant.programs.steps import _replica_step
 
 OWN = {module.__file__ for module in (_tape, _program, _replica_step)}
 

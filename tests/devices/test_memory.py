@@ -165,7 +165,7 @@ def test_a_function_makes_its_model_without_memory_for_it() -> None:
 @pytest.mark.parametrize("asks", ["memory of the model", "memory of a step", "plan"])
 @pytest.mark.long
 def test_training_goes_on_as_if_nobody_had_asked(name: str, asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicant.keras._provider.BIG", 8)  # from here on, variables are zeros while a plan is made
+    monkeypatch.setattr("replicant.keras.state._variables.BIG", 8)  # from here on, variables are zeros while a plan is made
 
     def train(*, asking: bool) -> Any:
         keras.utils.set_random_seed(3)

@@ -19,7 +19,7 @@ from replicant.plan import make_plan
 from replicant.plan._chips import parse_target
 from replicant.plan._compile import find_step
 from replicant.plan._exchanges import exchanges_in
-from replicant.programs._replica_step import ReplicaStep
+from replicant.programs.steps._replica_step import ReplicaStep
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.programs._function_key import function_key
+from replicant.programs.validity._function_key import function_key
 
 ONES = jnp.ones(3)
 

@@ -12,7 +12,7 @@ import pytest
 
 import replicant
 from replicant.data import Dataset
-from replicant.programs import _executable, _segmented
+from replicant.programs.running import _executable, _segmented
 
 ROWS = np.random.default_rng(0).normal(size=(44, 6)).astype(np.float32)
 LABELS = ROWS[:, :1] * 2 - ROWS[:, 1:2]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.programs import _reach
+from replicant.programs.validity import _dependencies
 
 SCALE = 2.0
 ONE = jnp.ones(())
@@ -387,7 +387,7 @@ def test_the_functions_of_a_code_are_searched_for_once_in_a_trace(monkeypatch) -
         searches.append(code.co_name)
         return gc.get_referrers(code)
 
-    monkeypatch.setattr(_reach, "gc", types.SimpleNamespace(get_referrers=search))
+    monkeypatch.setattr(_dependencies, "gc", types.SimpleNamespace(get_referrers=search))
     strategy = replicant.MirroredStrategy(["cpu:0"])
     assert value(strategy.run(lambda: ONE * sum(Frozen(float(i)).scale for i in range(20)))) == 190.0
     assert searches == ["__init__"]

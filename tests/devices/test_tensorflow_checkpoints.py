@@ -173,7 +173,7 @@ def test_variables_with_a_copy_per_replica(name: str, value: Any, copies: Any) -
         zero = np.zeros(np.shape(value), np.asarray(value).dtype)
         aggregation = replicant.VariableAggregation.MEAN if name == "MEAN" else replicant.VariableAggregation.SUM
         v = replicant.Variable(zero, synchronization=replicant.VariableSynchronization.ON_READ, aggregation=aggregation)
-    replicant.Checkpoint(v=v).read(FILES / "dist/mirrored" / name).assert_consumed()
+    replicant.Checkpoint(v=v).read(FILES / "strategies/mirrored" / name).assert_consumed()
     assert np.asarray(v.value()).tolist() == value
     assert [
         np.asarray(each).tolist() for each in strategy.experimental_local_results(strategy.run(lambda: v.value() + 0))
@@ -189,7 +189,7 @@ def test_sharded_variables_are_restored_onto_parameter_servers() -> None:
             x = keras.Input((3,), dtype="int32")
             y = keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Embedding(9, 4)(x)))
             model, optimizer = keras.Model(x, y), keras.optimizers.Adam()
-        path = FILES / "dist/ps_tf_keras/new-1"
+        path = FILES / "strategies/ps_tf_keras/new-1"
         replicant.Checkpoint(model=model, optimizer=optimizer).restore(path).assert_consumed()
         reader = replicant.load_checkpoint(path)
         names = [f"optimizer/_variables/{i}/.ATTRIBUTES/VARIABLE_VALUE" for i in range(1, 7)]

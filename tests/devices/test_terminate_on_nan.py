@@ -12,9 +12,9 @@ import pytest
 import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, CheckpointError, NonFiniteError
-from replicant.keras._nan_guard import _is_good, switch_of
-from replicant.keras._train_function import TrainFunction
 from replicant.keras.callbacks import BackupAndRestore, TerminateOnNaN
+from replicant.keras.loops._nan_guard import _is_good, switch_of
+from replicant.keras.loops._train_function import TrainFunction
 
 BATCH_SIZE = 4
 ROWS = np.random.default_rng(0).normal(size=(28, 5)).astype(np.float32)

@@ -233,7 +233,7 @@ def test_loops_of_one_model_in_several_threads() -> None:
 
 
 def test_a_loop_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicant.keras._loops._PATIENCE", 0.2)
+    monkeypatch.setattr("replicant.keras.state._running_loops._PATIENCE", 0.2)
     model, errors = small_model(), list[BaseException]()
 
     class Beside(keras.callbacks.Callback):

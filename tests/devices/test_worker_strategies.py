@@ -108,7 +108,7 @@ def test_tpu_strategy_without_tpus():
 
 
 def test_bytes_per_pack_splits_the_bucket_and_changes_nothing():
-    from replicant.programs._replica_step import named
+    from replicant.programs.steps._replica_step import named
     from replicant.replicas._collectives import MeshAxis, ReduceOp
 
     placement = replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False).placement

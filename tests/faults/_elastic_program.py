@@ -27,7 +27,8 @@ if MODE == "early" and RANK == "0" and IS_FIRST:
 import numpy as np  # noqa: E402
 
 import replicant  # noqa: E402
-from replicant.cluster import _bootstrap, _devices, _gloo_sockets, _heartbeat, _tcp_sockets  # noqa: E402
+from replicant.cluster.jax import _bootstrap, _devices, _gloo_sockets, _tcp_sockets  # noqa: E402
+from replicant.cluster.wire import _supervisor  # noqa: E402
 
 WHERE = {
     "connect": (type(_bootstrap._private()), "client"),
@@ -85,7 +86,7 @@ def meet_misfortune(generation: int) -> None:
     if MODE in ("skew", "stuck") and RANK == "2" and IS_FIRST:
         os.kill(os.getpid(), signal.SIGKILL)
     if MODE == "skew" and RANK == "1" and generation == 1:
-        while not _heartbeat.is_ordered():
+        while not _supervisor.is_ordered():
             time.sleep(0.02)
         say("ordered")
     if MODE == "stuck" and RANK == "1" and IS_FIRST:

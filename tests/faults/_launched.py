@@ -15,19 +15,19 @@ FOR_EVER = 600.0
 
 
 def heartbeat() -> Any:
-    """Import replicant.cluster._heartbeat without running the package's own __init__."""
+    """Import replicant.cluster.wire._supervisor without running the package's own __init__."""
     source = Path(__file__).parents[2] / "src" / "replicant"
     for name, path in (("replicant", source), ("replicant.cluster", source / "cluster")):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [str(path)]
-    from replicant.cluster import _heartbeat
+    from replicant.cluster.wire import _supervisor
 
-    return _heartbeat
+    return _supervisor
 
 
 def steps(count: int, seconds: float = 0.02) -> Any:
     """Take steps, as training does."""
-    beats = sys.modules.get("replicant.cluster._heartbeat") or heartbeat()
+    beats = sys.modules.get("replicant.cluster.wire._supervisor") or heartbeat()
     beats.start()
     for _ in range(count):
         beats.beat()

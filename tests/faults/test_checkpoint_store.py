@@ -17,7 +17,7 @@ import pytest
 
 import replicant
 from replicant import Checkpoint, CheckpointManager, CheckpointOptions, latest_checkpoint, list_variables, load_variable
-from replicant.checkpoint import _at_store
+from replicant.checkpoint.folders import _atomic_at_store
 from replicant.errors import CheckpointError
 from replicant.storage import _upload, _write
 from replicant.storage._write import WritableStore
@@ -152,7 +152,7 @@ import time
 import fsspec
 fsspec.config.conf["s3"] = {{"endpoint_url": "http://localhost:{port}", "key": "key", "secret": "secret"}}
 from replicant import Checkpoint, CheckpointOptions
-from replicant.checkpoint import _storage
+from replicant.checkpoint.format import _storage
 write = _storage.write
 _storage.write = lambda *arguments: (time.sleep(1.0), write(*arguments))
 Checkpoint(value=3).write("{url}/last", CheckpointOptions(enable_async=True))
@@ -239,8 +239,8 @@ def test_what_a_killed_writer_left_counts_for_nothing_and_is_removed(url, port, 
     assert not any(name.endswith("manifest.json") for name in left)
     assert latest_checkpoint(url) == f"{url}/ckpt-1"
     now = time.time()
-    monkeypatch.setattr(_at_store, "COLLECT_SECONDS", 0.0)
-    monkeypatch.setattr(_at_store.time, "time", lambda: now + 120)
+    monkeypatch.setattr(_atomic_at_store, "COLLECT_SECONDS", 0.0)
+    monkeypatch.setattr(_atomic_at_store.time, "time", lambda: now + 120)
     assert Checkpoint(value=1).save(f"{url}/ckpt") == f"{url}/ckpt-3"
     assert system.find(f"{url}/ckpt-2") == []
     assert load_variable(latest_checkpoint(url), "value") == 1

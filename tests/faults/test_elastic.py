@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from replicant.launch import Settings, Supervisor, _generations
+from replicant.launch import Settings, Supervisor
+from replicant.launch.team import _generations
 
 PROGRAM = Path(__file__).with_name("_elastic_program.py")
 START_SECONDS = 60.0  # nobody may need that long

@@ -94,7 +94,7 @@ def busy(*_):
         jax.jit(lambda value: traced(value)).lower(jnp.ones(3))
 """
 GIVEN_UP = """
-from replicant.cluster._patience import Patience
+from replicant.cluster.jax._deadline_calls import Patience
 try:
     Patience(0.05, "the service").call(busy)
 except TimeoutError:
@@ -127,7 +127,7 @@ def test_a_call_at_exit_is_answered() -> None:
     """Python 3.12.1 starts no thread at exit, when a worker tells the others that its program has ended."""
     program = """
 import atexit
-from replicant.cluster._patience import Patience
+from replicant.cluster.jax._deadline_calls import Patience
 patience = Patience(20.0, "the service")
 atexit.register(lambda: print(patience.call(pow, 2, 10)))
 """

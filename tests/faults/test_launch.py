@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from replicant.errors import ConfigurationError
-from replicant.launch import Settings, Supervisor, _clock, _generations, _service
+from replicant.launch import Settings, Supervisor
+from replicant.launch.console import _clock
+from replicant.launch.team import _generations, _service
 
 SCRIPT = Path(__file__).with_name("_launched.py")
 SECONDS = 120.0  # for what happens at once, on a machine that does much else
@@ -115,7 +117,7 @@ def test_a_killed_worker_and_a_second_life(tmp_path: Path) -> None:
 
 
 def test_restarts_are_counted_and_preemptions_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicant.launch._policy._MAX_PAUSE", 0.1)
+    monkeypatch.setattr("replicant.launch.team._policy._MAX_PAUSE", 0.1)
     result = launch(tmp_path / "fails", "exit_7", max_restarts=2)
     assert result.code == 7
     assert "generation 2 (restart 2 of 2)" in result.err

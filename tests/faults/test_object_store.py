@@ -15,7 +15,7 @@ import pytest
 
 from replicant.data import Dataset, ParquetDataset, TextLineDataset, TFRecordDataset, TFRecordWriter
 from replicant.errors import DatasetError
-from replicant.input.transforms._parts import fingerprint
+from replicant.input.transforms._pipeline_fingerprint import fingerprint
 from replicant.storage import _ranges, _read_ahead, _upload
 
 from ._object_store import Handler, in_front_of, s3_server

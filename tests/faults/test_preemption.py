@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.checkpoint._termination import Termination
+from replicant.checkpoint.policy._termination import Termination
 from replicant.errors import ArgumentError, ContextError
 
 FIT = """
@@ -69,7 +69,7 @@ print("total", int(total))
 
 STUBBORN = """
 import signal, sys, time
-from replicant.checkpoint._termination import Termination, TerminationConfig
+from replicant.checkpoint.policy._termination import Termination, TerminationConfig
 termination = Termination(TerminationConfig(grace_period=float(sys.argv[1])))
 termination.start()
 print("ready", flush=True)

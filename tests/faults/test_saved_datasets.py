@@ -9,7 +9,7 @@ import pytest
 
 from replicant.data import Dataset
 from replicant.errors import DatasetError
-from replicant.input.files import _runs
+from replicant.input.files.saved import _save_folders
 
 WRITER = """
 import pathlib, sys, time
@@ -83,7 +83,7 @@ def test_what_was_left_elsewhere_in_a_save_is_removed_and_nothing_else(tmp_path)
 def test_a_lock_file_that_is_taken_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
     """As when another save looks for abandoned folders between the two calls."""
     locks = []
-    real = _runs.fcntl.flock
+    real = _save_folders.fcntl.flock
 
     def flock(descriptor, operation):
         if not locks:
@@ -91,7 +91,7 @@ def test_a_lock_file_that_is_taken_before_it_is_locked_is_made_anew(tmp_path, mo
             locks[0].unlink()
         real(descriptor, operation)
 
-    monkeypatch.setattr(_runs.fcntl, "flock", flock)
+    monkeypatch.setattr(_save_folders.fcntl, "flock", flock)
     Dataset.range(3).save(tmp_path)
     assert len(locks) == 1
     assert names(tmp_path) == ["run", "snapshot.json"]
@@ -102,7 +102,7 @@ def test_without_locks_nothing_is_removed_that_may_be_in_use(tmp_path, monkeypat
     def unsupported(descriptor, operation):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(_runs.fcntl, "flock", unsupported)
+    monkeypatch.setattr(_save_folders.fcntl, "flock", unsupported)
     Dataset.range(3).save(tmp_path)
     for name in (f"run-{'0' * 32}.lock", f"run-{'1' * 32}"):
         (tmp_path / name).mkdir() if not name.endswith("lock") else (tmp_path / name).touch()

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from replicant.launch import Settings, Supervisor
-from replicant.launch._elastic import ElasticTeam
 from replicant.launch._environment import Place, worker_environment
-from replicant.launch._processes import Worker
-from replicant.launch._team import Team
+from replicant.launch.team._elastic import ElasticTeam
+from replicant.launch.team._processes import Worker
+from replicant.launch.team._team import Team
 
 AGENT_PORT = 2300
 SECONDS = 5.0

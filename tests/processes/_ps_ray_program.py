@@ -17,7 +17,7 @@ import numpy as np
 
 import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
-from replicant.cluster._ray import join_ray, leave_ray
+from replicant.cluster.resolvers._ray import join_ray, leave_ray
 from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner, RayTransport, embedding_lookup
 from replicant.data import Dataset
 

@@ -16,8 +16,8 @@ SECONDS = 120
 
 def groups(cluster, ray):
     """Where the workers of `replicant launch` are placed: how many nodes, and what is said."""
-    from replicant.launch._ray import RayNodes
     from replicant.launch._settings import Settings
+    from replicant.launch.engines._ray import RayNodes
 
     def places(nodes):
         ray.get(nodes._group.ready(), timeout=SECONDS)

@@ -12,10 +12,11 @@ strategy = replicant.FullyShardedStrategy(min_size=8)
 
 import numpy as np  # noqa: E402
 
-from replicant.checkpoint import _restore, _together  # noqa: E402
+from replicant.checkpoint.values import _restore  # noqa: E402
+from replicant.checkpoint.workers import _collective_save  # noqa: E402
 
 RANK, FOLDER = int(os.environ["JAX_PROCESS_ID"]), Path(os.environ["FOLDER"])
-_together.SEEN_SECONDS = 1.0
+_collective_save.SEEN_SECONDS = 1.0
 with strategy.scope():
     kernel = replicant.Variable(np.arange(20_000, dtype="float32").reshape(2, 10_000), name="kernel")
 strategy.run(lambda: kernel.assign_add(np.ones((2, 10_000), "float32")))

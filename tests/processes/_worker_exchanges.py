@@ -143,13 +143,13 @@ def steps():
 
 def kept():
     """Whether the memory of large sums is kept: what is decided after each of three runs."""
-    from replicant.kernels import _memory
+    from replicant.kernels.xla import _heap
 
     value, states = per_replica(lambda rank: np.full(10_000_000, rank + 1, np.float32)), []
     for _ in range(3):
         result = strategy.run(lambda x: context().all_reduce("SUM", x), args=(value,))
         jax.block_until_ready(jax.tree.leaves(result))
-        states.append(_memory.keeper.state if _memory.keeper else replicant.kernels.status().kernels["memory"])
+        states.append(_heap.keeper.state if _heap.keeper else replicant.kernels.status().kernels["memory"])
     return states
 
 

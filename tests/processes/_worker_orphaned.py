@@ -4,7 +4,7 @@ import os
 import time
 
 import replicant
-from replicant.cluster import _bootstrap, _devices
+from replicant.cluster.jax import _bootstrap, _devices
 
 WHERE = os.environ["WHERE"]
 rank, killed = int(os.environ["JAX_PROCESS_ID"]), int(os.environ["KILLED"])

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import sys
@@ -31,9 +32,9 @@ from PIL import Image
 import replicant
 from replicant import data as rd
 from replicant.checkpoint.weights import open_weights, write_safetensors
-from replicant.launch._account import read_job
-from replicant.launch._events import Events
-from replicant.launch._jobs import read_hosts_file
+from replicant.launch.engines._jobs import read_hosts_file
+from replicant.launch.record._events import Events
+from replicant.launch.record._goodput import read_job
 
 RECORDED = Path(__file__).resolve().parents[1] / "tensorflow_files"
 SECONDS, HANGS = 5, 60  # of the processor for a file, and of the clock: other programs may keep it waiting
@@ -266,6 +267,17 @@ def checkpoint(path: Path, change: str = "arrays") -> tuple[Path, Read, Any]:
     return file, read, SAME
 
 
+def tensorflow(path: Path, folder: str = "crafted", name: str = "small_blocks", change: str = ".index") -> tuple[Path, Read, Any]:
+    shutil.copytree(RECORDED / "bundles" / folder, path)
+    file = next(each for each in sorted(path.iterdir()) if each.name.startswith(name + change))
+
+    def read() -> Any:
+        reader = replicant.load_checkpoint(path / name)
+        return [(key, reader.get_tensor(key)) for key in reader.get_variable_to_shape_map()]
+
+    return file, read, SAME
+
+
 def run_log(path: Path) -> tuple[Path, Read, Any]:
     lines = [{"t": 1.0, "job": "a", "kind": "job", "command": ["a.py"], "workers": 2, "host": "h", "pid": 1}]
     lines += [{"t": 2.0 + i, "job": "a", "kind": "steps", "workers": {"0": [i, 0.0, "step"]}} for i in range(20)]
@@ -352,6 +364,10 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
     "WAV": sound,
     "checkpoint": checkpoint,
     "checkpoint, manifest": lambda path: checkpoint(path, "manifest"),
+    "checkpoint of TensorFlow": lambda path: tensorflow(path, change=".data"),
+    "checkpoint of TensorFlow, index": tensorflow,
+    "checkpoint of TensorFlow, Snappy": lambda path: tensorflow(path, name="snappy"),
+    "checkpoint of TensorFlow, one file": lambda path: tensorflow(path, "saver_v1", "int64", ""),
     "run log": run_log,
     "hosts file": hosts,
     "vocabulary": vocabulary,
@@ -364,7 +380,7 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
 
 def forged(data: bytes, rng: random.Random) -> bytes:
     """Records with damage in them, but with the right checksums, each behind the one before, as a stranger can write them."""
-    from replicant.input.files._records import read_record, record_parts
+    from replicant.input.files.records._tfrecord import read_record, record_parts
 
     stream, parts = io.BytesIO(data), []
     while (record := read_record(stream)) is not None:

@@ -18,7 +18,7 @@ from replicant.errors import CheckpointError
 HOLD = """
 import sys
 from pathlib import Path
-from replicant.checkpoint._lock import DirectoryLock
+from replicant.checkpoint.folders._lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)
@@ -30,7 +30,7 @@ lock.release()
 FORK = """
 import os, sys, time
 from pathlib import Path
-from replicant.checkpoint._lock import DirectoryLock
+from replicant.checkpoint.folders._lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.acquire()
 child = os.fork()
@@ -46,7 +46,7 @@ HALF = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from replicant.checkpoint import _storage
+from replicant.checkpoint.format import _storage
 _storage.created = lambda *args: os._exit(9)
 _storage.write(Path(sys.argv[1]) / "ckpt-1", {}, {"x": np.ones(1000)})
 """

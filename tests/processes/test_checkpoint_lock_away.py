@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.checkpoint import _heartbeat, _lock
+from replicant.checkpoint.folders import _lock, _lock_heartbeat
 from replicant.errors import CheckpointError
 
 TOUCH, SILENCE = 0.1, 1.5
@@ -26,16 +26,16 @@ TOUCH, SILENCE = 0.1, 1.5
 HOLD = f"""
 import errno, fcntl, sys
 from pathlib import Path
-from replicant.checkpoint import _lock, _owner, _heartbeat
+from replicant.checkpoint.folders import _lock, _lock_heartbeat, _lock_owner
 from replicant.errors import CheckpointError
 
 def no_locks(*_):
     raise OSError(errno.ENOTSUP, "Operation not supported")
 
 fcntl.flock = {{"none": no_locks, "local": lambda *_: None}}[sys.argv[2]]
-_heartbeat.TOUCH_SECONDS, _heartbeat.SILENCE_SECONDS = {TOUCH}, {SILENCE}
-_owner.platform.node = lambda: sys.argv[3]
-_owner._boot = lambda: f"boot-of-{{sys.argv[3]}} container"
+_lock_heartbeat.TOUCH_SECONDS, _lock_heartbeat.SILENCE_SECONDS = {TOUCH}, {SILENCE}
+_lock_owner.platform.node = lambda: sys.argv[3]
+_lock_owner._boot = lambda: f"boot-of-{{sys.argv[3]}} container"
 lock = _lock.DirectoryLock(Path(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:
@@ -72,8 +72,8 @@ def start(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(_heartbeat, "TOUCH_SECONDS", TOUCH)
-    monkeypatch.setattr(_heartbeat, "SILENCE_SECONDS", SILENCE)
+    monkeypatch.setattr(_lock_heartbeat, "TOUCH_SECONDS", TOUCH)
+    monkeypatch.setattr(_lock_heartbeat, "SILENCE_SECONDS", SILENCE)
     with contextlib.ExitStack() as stack:
 
         def begin(host: str) -> "subprocess.Popen[str]":

@@ -12,8 +12,8 @@ from replicant import _python
 from replicant.cli import COMMANDS
 from replicant.coordinator.processes._transport import own_path
 from replicant.errors import ConfigurationError
-from replicant.launch._service import free_port
 from replicant.launch.hosts._hosts import agent_command
+from replicant.launch.team._service import free_port
 
 from ._traps import Traps
 

@@ -11,8 +11,8 @@ import pytest
 from jaxlib import _jax
 
 from replicant.cluster import Membership
-from replicant.cluster._store import JaxStore
-from replicant.cluster._world import Timeouts, World
+from replicant.cluster.exchange._world import Timeouts, World
+from replicant.cluster.jax._store import JaxStore
 from replicant.errors import WorkerLostError
 
 pytestmark = pytest.mark.long

@@ -72,8 +72,11 @@ def train_step(batch):
 
 
 """
-CHECKPOINTS = """\
-iterator, state = iter(batches), {"loss": 0.0}
+CHECKPOINTS = f"""\
+import shutil
+
+iterator, state = iter(batches), {{"loss": 0.0}}
+shutil.copytree({str(ROOT / "tests/tensorflow_files/bundles/v1/plain")!r}, "model_dir")
 """
 FAULTS = """\
 class Progress:

@@ -119,7 +119,7 @@ def test_inline_leaves_jax_its_option(before: str, environment: dict[str, str], 
 def test_programs_of_several_processes_run_where_jax_runs_them() -> None:
     program = (
         "import replicant\n"
-        "from replicant.programs import _executable\n"
+        "from replicant.programs.running import _executable\n"
         "strategy = replicant.MultiWorkerMirroredStrategy()\n"
         "made = _executable.Executable('a step', lambda state: (state, state), strategy._placement)\n"
         "print(strategy.num_replicas_in_sync, made._inline)\n"
@@ -203,7 +203,7 @@ def run_with_arguments(program: str, arguments: list[str]) -> list[str]:
 
 TEMPORARIES = """
 import replicant, resource, statistics, jax, jax.numpy as jnp
-from replicant.kernels import _memory
+from replicant.kernels.xla import _heap
 strategy = replicant.MirroredStrategy(["cpu:0"])
 x = jnp.arange(64 * 4096, dtype=jnp.float32).reshape(4096, 64) % 7
 
@@ -225,7 +225,7 @@ with strategy.scope():
     pages(1)  # when it begins, the size of the temporaries decides, and the heap grows once
     last, after = pages(8)
 print(first * resource.getpagesize() > 1 << 25, last < 0.1 * first, before == after)
-keeper = getattr(_memory.note, "__self__", None)
+keeper = getattr(_heap.note, "__self__", None)
 print(keeper.state if keeper else "nobody watches", replicant.kernels.status().kernels["memory"])
 """
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import replicant
-from replicant.cluster import _heartbeat
-from replicant.cluster._handshake import proof
-from replicant.cluster._heartbeat import SUPERVISOR, WORKER, Heartbeat
+from replicant.cluster.wire import _supervisor
+from replicant.cluster.wire._handshake import proof
+from replicant.cluster.wire._supervisor import SUPERVISOR, WORKER, Heartbeat
 from replicant.errors import ArgumentTypeError, ClusterError, WorkerLostError, WorkersChangedError
-from replicant.launch._channel import Channel
-from replicant.launch._console import Console, LogTail
+from replicant.launch.console._console import Console, LogTail
+from replicant.launch.team._connections import Channel
 from replicant.strategies._elastic import _obey
 
 SECONDS = 60.0
@@ -281,12 +281,12 @@ def test_a_stranger_at_the_supervisors_address_with_half_a_character(says: bytes
 
 
 def test_nothing_happens_in_processes_that_were_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_heartbeat, "_is_started", False)
-    assert _heartbeat.start({}) is None
-    _heartbeat.beat()
-    _heartbeat.phase("saving")
-    _heartbeat.report("nothing")
-    _heartbeat.waited(1.0)
+    monkeypatch.setattr(_supervisor, "_is_started", False)
+    assert _supervisor.start({}) is None
+    _supervisor.beat()
+    _supervisor.phase("saving")
+    _supervisor.report("nothing")
+    _supervisor.waited(1.0)
 
 
 def test_a_log_that_is_cut_and_one_without_an_end(tmp_path: Any) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replicant.launch._account import COUNTED, REPEATED, read_job
-from replicant.launch._events import Events
+from replicant.launch.record._events import Events
+from replicant.launch.record._goodput import COUNTED, REPEATED, read_job
 
 PROGRAM = Path(__file__).with_name("_reported.py")
 COMMAND = [sys.executable, "-m", "replicant"]

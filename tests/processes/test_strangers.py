@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from replicant.cluster import _heartbeat
-from replicant.cluster._heartbeat import Heartbeat
+from replicant.cluster.wire import _supervisor
+from replicant.cluster.wire._supervisor import Heartbeat
 from replicant.coordinator.wire import _channel
 from replicant.errors import ClusterError, LostProcessError
-from replicant.launch._channel import Channel
+from replicant.launch.team._connections import Channel
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # test folders are no packages
@@ -326,7 +326,7 @@ def test_a_supervisor_hears_nobody_else_and_a_worker_gets_in_meanwhile() -> None
 @pytest.mark.parametrize("first", [b"", b'{"nonce": "1"}\n'], ids=["before the greeting", "after it"])
 def test_a_worker_whose_supervisor_is_somebody_else(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
     """Whatever it says: a clear error, in time."""
-    monkeypatch.setattr(_heartbeat, "_CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(_supervisor, "_CONNECT_SECONDS", 0.3)
     draw = random.Random(4)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicant.errors import ConfigurationError
-from replicant.kernels import _native, _registers
+from replicant.kernels.compiled import _registers, _registration
 
 DEVICES = Path(__file__).parent.parent / "devices"
 FILES = ("compiled", "numba_dot", "norm", "lstm_loops")
@@ -31,7 +31,7 @@ def test_widths(features: frozenset[str], bits: str, width: int | None, monkeypa
     monkeypatch.setattr(_registers, "_features", lambda: features)
     monkeypatch.setenv("REPLICANT_VECTOR_BITS", bits)
     assert _registers.width() == width
-    found = _native.objection()
+    found = _registration.objection()
     if found is None or "processor" in found:  # else something else is missing here
         assert found == (None if width else "the processor has neither AVX-512 nor AVX2 with FMA")
 
@@ -46,7 +46,7 @@ def test_another_width_is_an_error(text: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.long
-@pytest.mark.skipif(_native.objection() is not None, reason=f"there are no such functions here: {_native.objection()}")
+@pytest.mark.skipif(_registration.objection() is not None, reason=f"there are no such functions here: {_registration.objection()}")
 @pytest.mark.skipif(_registers.width() == 8, reason="the other tests compute with AVX2 here")
 def test_numbers_with_avx2() -> None:
     files = [str(DEVICES / f"test_kernel_{name}.py") for name in FILES]

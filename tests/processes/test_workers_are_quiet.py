@@ -16,7 +16,7 @@ import _group  # noqa: E402
 PRINTS = """
 import ctypes
 import replicant
-from replicant.cluster import _gloo_chatter
+from replicant.cluster.jax import _gloo_chatter
 
 library = ctypes.CDLL("libstdc++.so.6")
 cout = ctypes.addressof(ctypes.c_char.in_dll(library, "_ZSt4cout"))
@@ -39,7 +39,7 @@ except KeyboardInterrupt:
 # The compiler's event tells that a program is new: then the worker waits for its end, once.
 WAITS = """
 import jax, jax.numpy as jnp
-from replicant.cluster import _gloo_chatter
+from replicant.cluster.jax import _gloo_chatter
 
 connecting, program, waited = _gloo_chatter.connecting(), jax.jit(lambda x: x + 1), []
 for size in (2, 2, 3, 2):

@@ -8,9 +8,9 @@ import pytest
 from jaxlib import _jax
 
 from replicant.cluster import Membership
-from replicant.cluster._bootstrap import timeouts_of
-from replicant.cluster._store import JaxStore
-from replicant.cluster._world import Timeouts, World
+from replicant.cluster.exchange._world import Timeouts, World
+from replicant.cluster.jax._bootstrap import timeouts_of
+from replicant.cluster.jax._store import JaxStore
 from replicant.errors import ClusterError, WorkerLostError, WorkerMismatchError
 
 SECONDS = 100.0

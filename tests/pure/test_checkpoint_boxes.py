@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from replicant.checkpoint import _boxes
+from replicant.checkpoint.format import _boxes
 
 RANGES = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)).map(lambda pair: (pair[0], sum(pair))), min_size=1, max_size=4)
 

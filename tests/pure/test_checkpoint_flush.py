@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicant.checkpoint import _storage
+from replicant.checkpoint.format import _storage
 from replicant.errors import CheckpointError
 
 FailAt = Callable[[int, Callable[[int], bool]], None]

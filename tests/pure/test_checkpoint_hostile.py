@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import replicant
-from replicant.checkpoint import _storage
-from replicant.checkpoint._packed import pack, unpack
+from replicant.checkpoint.format import _storage
+from replicant.checkpoint.format._json_values import pack, unpack
 from replicant.errors import CheckpointError, DamagedCheckpointError
 
 

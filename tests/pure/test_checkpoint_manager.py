@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.checkpoint import _storage
-from replicant.checkpoint._owner import Owner
+from replicant.checkpoint.folders._lock_owner import Owner
+from replicant.checkpoint.format import _storage
 from replicant.errors import ArgumentError, CheckpointError
 
 ASYNC = replicant.CheckpointOptions(enable_async=True)

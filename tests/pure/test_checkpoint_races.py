@@ -10,12 +10,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from replicant import Checkpoint, CheckpointManager, CheckpointOptions, latest_checkpoint, load_variable
-from replicant.checkpoint import _at_store, _atomic_folder, _chief, _owner, _storage
-from replicant.checkpoint._owner import Owner
-from replicant.checkpoint._parts import Parts
-from replicant.checkpoint._places import draft_name, place_of
-from replicant.checkpoint._together import Together
-from replicant.cluster._world import Timeouts
+from replicant.checkpoint.folders import _atomic_at_store, _atomic_folder, _lock_owner
+from replicant.checkpoint.folders._locations import draft_name, place_of
+from replicant.checkpoint.folders._lock_owner import Owner
+from replicant.checkpoint.format import _storage
+from replicant.checkpoint.format._parts import Parts
+from replicant.checkpoint.workers import _chief
+from replicant.checkpoint.workers._collective_save import Together
+from replicant.cluster.exchange._world import Timeouts
 from replicant.errors import CheckpointError
 from replicant.storage import _write
 from replicant.storage._retry import RemoteError, retried
@@ -29,7 +31,7 @@ PUT = MemoryFileSystem.pipe_file
 def system(monkeypatch):
     monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "5")
     monkeypatch.setattr(_write, "_SETTLING_SECONDS", 0.3)
-    monkeypatch.setattr(_at_store, "COLLECT_SECONDS", 0.0)
+    monkeypatch.setattr(_atomic_at_store, "COLLECT_SECONDS", 0.0)
     system = fsspec.filesystem("memory")
     yield system
     if system.exists("/races"):
@@ -43,7 +45,7 @@ def before_publishing(monkeypatch):
     def before(do):
         def publish(draft, manifest):
             do()
-            return _at_store.publish(draft, manifest)
+            return _atomic_at_store.publish(draft, manifest)
 
         monkeypatch.setattr(_storage, "publish", publish)
 
@@ -160,7 +162,7 @@ def as_another_program_after(monkeypatch, seconds, do):
     now = time.time()
     with monkeypatch.context() as patch:
         patch.setattr(Owner, "current", classmethod(lambda cls: Owner("other", "boot", 1, 1)))
-        patch.setattr(_at_store.time, "time", lambda: now + seconds)
+        patch.setattr(_atomic_at_store.time, "time", lambda: now + seconds)
         do()
 
 
@@ -172,7 +174,7 @@ COLLECTED = (
 
 def test_a_writer_whose_files_were_collected_is_told_and_leaves_nothing(monkeypatch, before_publishing, system):
     def suspended():
-        monkeypatch.setattr(_storage, "publish", _at_store.publish)
+        monkeypatch.setattr(_storage, "publish", _atomic_at_store.publish)
         as_another_program_after(monkeypatch, 25 * 3600, lambda: Checkpoint(x=5).write(f"{URL}/ckpt-9"))
 
     before_publishing(suspended)
@@ -187,10 +189,12 @@ def test_a_writer_whose_files_were_collected_is_told_and_leaves_nothing(monkeypa
 def test_files_of_a_writer_that_publishes_during_the_collection(monkeypatch, before_publishing, system, published):
     """The collector has seen no manifest, and then the writer publishes: either the files stay, or the writer is told."""
     removing, go_on = threading.Event(), threading.Event()
-    unlink, told = _at_store.RemotePath.unlink, None
+    unlink, told = _atomic_at_store.RemotePath.unlink, None
 
     def collect():
-        as_another_program_after(monkeypatch, 25 * 3600, lambda: _at_store.collect_garbage(_at_store.RemotePath(f"{URL}/ckpt-9")))
+        as_another_program_after(
+            monkeypatch, 25 * 3600, lambda: _atomic_at_store.collect_garbage(_atomic_at_store.RemotePath(f"{URL}/ckpt-9"))
+        )
 
     def slow(self):
         if self.name == "writer.json" and threading.current_thread() is collector:
@@ -201,7 +205,7 @@ def test_files_of_a_writer_that_publishes_during_the_collection(monkeypatch, bef
         unlink(self)
 
     collector = threading.Thread(target=collect)
-    monkeypatch.setattr(_at_store.RemotePath, "unlink", slow)
+    monkeypatch.setattr(_atomic_at_store.RemotePath, "unlink", slow)
     before_publishing(lambda: (collector.start(), removing.wait(10)))
     try:
         Checkpoint(x=np.arange(4)).write(f"{URL}/ckpt-1")
@@ -219,14 +223,14 @@ def test_files_of_a_writer_that_publishes_during_the_collection(monkeypatch, bef
 
 def test_a_computer_that_does_not_tell_boots_apart_takes_nobody_for_dead(monkeypatch, tmp_path, system):
     """Another one with its name cannot be told from it, and its process numbers mean nothing here."""
-    monkeypatch.setattr(_owner, "_boot", lambda: "")
+    monkeypatch.setattr(_lock_owner, "_boot", lambda: "")
     twin = f"{Owner.current().machine}-4194305-7-00000000"  # no process can have this number
     system.pipe(f"/races/run/ckpt-1/files-{twin}/arrays.bin", b"x")
     folder = tmp_path / f".ckpt-1.{twin}.partial"
     folder.mkdir()
     now = time.time()
     with monkeypatch.context() as patch:
-        patch.setattr(_at_store.time, "time", lambda: now + 3600)
+        patch.setattr(_atomic_at_store.time, "time", lambda: now + 3600)
         Checkpoint(x=5).write(f"{URL}/ckpt-9")
         Checkpoint(x=5).write(tmp_path / "ckpt-9")
     assert system.exists(f"/races/run/ckpt-1/files-{twin}/arrays.bin")

@@ -9,9 +9,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from replicant import Checkpoint, CheckpointManager, latest_checkpoint
-from replicant.checkpoint import _at_store, _storage
-from replicant.checkpoint._owner import Owner
-from replicant.checkpoint._stored import stored_arrays
+from replicant.checkpoint.folders import _atomic_at_store
+from replicant.checkpoint.folders._lock_owner import Owner
+from replicant.checkpoint.format import _storage
+from replicant.checkpoint.format._lazy_array import stored_arrays
 from replicant.errors import CheckpointError
 from replicant.storage import _retry
 from replicant.storage._path import RemotePath
@@ -24,7 +25,7 @@ DEAD = f"{Owner.current().machine}-4194305-7-00000000"  # no process can have th
 
 @pytest.fixture
 def system(monkeypatch):
-    monkeypatch.setattr(_at_store, "COLLECT_SECONDS", 0.0)
+    monkeypatch.setattr(_atomic_at_store, "COLLECT_SECONDS", 0.0)
     system = fsspec.filesystem("memory")
     yield system
     if system.exists("/requests"):
@@ -82,7 +83,7 @@ def test_small_arrays_side_by_side_take_one_request(requests):
 
 
 def test_a_save_does_not_look_at_all_checkpoints_each_time(system, requests, monkeypatch):
-    monkeypatch.setattr(_at_store, "COLLECT_SECONDS", 3600.0)
+    monkeypatch.setattr(_atomic_at_store, "COLLECT_SECONDS", 3600.0)
     beside, made = f"{URL}/{time.monotonic()}", []  # where nothing was saved before
     with CheckpointManager(Checkpoint(x=1), beside, None) as manager:
         for _ in range(10):
@@ -92,8 +93,8 @@ def test_a_save_does_not_look_at_all_checkpoints_each_time(system, requests, mon
     assert made[1:] == [4] * 9  # that are granted: writer, arrays and manifest, and a look at the first
     system.pipe(f"{beside.removeprefix('memory:/')}/ckpt-3/files-{DEAD}/arrays.bin", b"x")
     now, later = time.time() + 61, time.monotonic() + 3600
-    monkeypatch.setattr(_at_store.time, "time", lambda: now)
-    monkeypatch.setattr(_at_store.time, "monotonic", lambda: later)
+    monkeypatch.setattr(_atomic_at_store.time, "time", lambda: now)
+    monkeypatch.setattr(_atomic_at_store.time, "monotonic", lambda: later)
     Checkpoint(x=1).save(f"{beside}/ckpt")
     assert len(system.ls(f"{beside.removeprefix('memory:/')}/ckpt-3")) == 2
 

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import pytest
 
-from replicant.checkpoint._direction import direction_of
-from replicant.checkpoint._retention import Saved, best_of, bests, divided
+from replicant.checkpoint.policy._metric_direction import direction_of
+from replicant.checkpoint.policy._retention import Saved, best_of, bests, divided
 from replicant.errors import ArgumentError
 
 NAN = float("nan")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.checkpoint import _storage
+from replicant.checkpoint.format import _storage
 from replicant.errors import CheckpointError, DamagedCheckpointError
 
 DTYPES = [

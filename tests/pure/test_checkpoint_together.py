@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from replicant.checkpoint import _chief
-from replicant.checkpoint._parts import Parts
-from replicant.checkpoint._storage import read
-from replicant.checkpoint._together import Together
+from replicant.checkpoint.format._parts import Parts
+from replicant.checkpoint.format._storage import read
+from replicant.checkpoint.workers import _chief
+from replicant.checkpoint.workers._collective_save import Together
 from replicant.cluster import Membership
-from replicant.cluster._world import Timeouts, World
+from replicant.cluster.exchange._world import Timeouts, World
 from replicant.errors import WorkerLostError
 
 from ._counting_store import CountingStore

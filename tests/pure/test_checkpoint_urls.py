@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 
 from replicant import Checkpoint, CheckpointManager, CheckpointOptions, Variable, latest_checkpoint, list_variables, load_variable
-from replicant.checkpoint import _at_store, _storage
-from replicant.checkpoint._places import place_of
+from replicant.checkpoint.folders import _atomic_at_store
+from replicant.checkpoint.folders._locations import place_of
+from replicant.checkpoint.format import _storage
 from replicant.errors import CheckpointError, ConfigurationError, DamagedCheckpointError
 from replicant.storage import _retry, _write
 from replicant.storage._path import RangeReader, RemotePath
 from replicant.storage._write import WritableStore
 
-DEAD = f"{_at_store.Owner.current().machine}-4194305-7-00000000"  # no process can have this number
+DEAD = f"{_atomic_at_store.Owner.current().machine}-4194305-7-00000000"  # no process can have this number
 
 
 @pytest.fixture
 def system(monkeypatch):
-    monkeypatch.setattr(_at_store, "COLLECT_SECONDS", 0.0)
+    monkeypatch.setattr(_atomic_at_store, "COLLECT_SECONDS", 0.0)
     system = fsspec.filesystem("memory")
     yield system
     if system.exists("/bucket"):
@@ -115,7 +116,7 @@ def test_of_two_writers_of_one_number_one_wins_and_the_other_is_told(system):
 
 def test_parts_without_a_manifest_count_for_nothing_and_the_next_save_removes_those_of_the_dead(system, monkeypatch):
     Checkpoint(x=1).save(f"{URL}/ckpt")
-    live = _at_store.draft_of(RemotePath(f"{URL}/ckpt-2")).name
+    live = _atomic_at_store.draft_of(RemotePath(f"{URL}/ckpt-2")).name
     away = "files-00000000-1-1-00000000"
     for folder in (f"files-{DEAD}", live, away):
         system.pipe(f"/bucket/run/ckpt-2/{folder}/arrays.bin", b"x" * 100)
@@ -126,10 +127,10 @@ def test_parts_without_a_manifest_count_for_nothing_and_the_next_save_removes_th
     Checkpoint(x=2).write(f"{URL}/ckpt-7")  # so young that a request of the dead writer could still be on its way
     assert len(system.ls("/bucket/run/ckpt-2")) == 3
     now = time.time()
-    monkeypatch.setattr(_at_store.time, "time", lambda: now + 61)
+    monkeypatch.setattr(_atomic_at_store.time, "time", lambda: now + 61)
     Checkpoint(x=2).write(f"{URL}/ckpt-8")
     assert sorted(each["name"].rpartition("/")[2] for each in system.ls("/bucket/run/ckpt-2")) == sorted([live, away])
-    monkeypatch.setattr(_at_store.time, "time", lambda: now + 24 * 3600 + 1)
+    monkeypatch.setattr(_atomic_at_store.time, "time", lambda: now + 24 * 3600 + 1)
     Checkpoint(x=2).write(f"{URL}/ckpt-9")
     assert [each["name"].rpartition("/")[2] for each in system.ls("/bucket/run/ckpt-2")] == [live]
     assert [load_variable(f"{URL}/ckpt-{i}", "x") for i in (1, 7, 8, 9)] == [1, 2, 2, 2]
@@ -146,7 +147,7 @@ def test_garbage_beside_a_checkpoint_goes_but_what_its_manifest_names_stays(syst
     system.pipe("/bucket/run/ckpt-1/manifest.json", _storage._dump({**manifest, "checksum": _storage._checksum(manifest)}))
     system.pipe(f"/bucket/run/ckpt-1/files-{DEAD[:-1]}1/arrays.bin", b"x")
     now = time.time()
-    monkeypatch.setattr(_at_store.time, "time", lambda: now + 61)
+    monkeypatch.setattr(_atomic_at_store.time, "time", lambda: now + 61)
     Checkpoint(x=2).save(f"{URL}/ckpt")
     assert load_variable(path, "x") == 1
     assert len(below(system, "/bucket/run/ckpt-1")) == 3

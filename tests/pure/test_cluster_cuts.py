@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from replicant.cluster import Membership, _world
-from replicant.cluster._rollcall import call_roll
-from replicant.cluster._service_sockets import outlast_cuts
-from replicant.cluster._world import World, describe_error
+from replicant.cluster import Membership
+from replicant.cluster.exchange import _world
+from replicant.cluster.exchange._world import World, describe_error
+from replicant.cluster.jax._service_sockets import outlast_cuts
+from replicant.cluster.meeting._member import call_roll
 from replicant.errors import UnreachableError, WorkerLostError
 
 from ._counting_store import CountingStore
@@ -59,7 +60,7 @@ def test_an_order_that_is_not_obeyed_breaks_the_exchange_off(monkeypatch):
     world.break_off = broken.set
     world.begin_watch(lambda text: None)
     assert not broken.wait(0.5)
-    monkeypatch.setattr(_world._heartbeat, "is_ordered", lambda: True)
+    monkeypatch.setattr(_world._supervisor, "is_ordered", lambda: True)
     assert broken.wait(10)
     world.end_watch()
 

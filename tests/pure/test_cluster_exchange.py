@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from replicant.cluster import Membership
-from replicant.cluster._lookout import Lookout, News
-from replicant.cluster._world import Timeouts, World
+from replicant.cluster.exchange._liveness import Lookout, News
+from replicant.cluster.exchange._world import Timeouts, World
 from replicant.data import Dataset, DistributedDataset
 from replicant.errors import WorkerLostError, WorkerMismatchError
 from replicant.replicas._topology import Topology
@@ -30,7 +30,8 @@ def on_all(worlds, fn):
 
 @pytest.mark.parametrize("count", [1, 4, 64])
 def test_an_exchange_is_three_requests_of_each_worker_however_many_there_are(count, monkeypatch):
-    monkeypatch.setattr("replicant.cluster._world._SLICE_SECONDS", 30.0)  # no looks at who has failed, however busy this machine is
+    # No looks at who has failed, however busy this machine is.
+    monkeypatch.setattr("replicant.cluster.exchange._world._SLICE_SECONDS", 30.0)
     store = CountingStore()
     worlds = worlds_of(store, count)
     for number in range(3):
@@ -155,7 +156,7 @@ def test_who_is_missing_is_named_by_all_who_are_there():
 
 @pytest.mark.long
 def test_a_worker_asks_twice_per_beat_and_only_one_looks_at_all(monkeypatch):
-    monkeypatch.setattr("replicant.cluster._world._BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("replicant.cluster.exchange._world._BEAT_SECONDS", 0.2)
     store = CountingStore()
     worlds, left = worlds_of(store, 16), []
     for world in worlds:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from replicant.cluster._own_address import seen_by_others, source_towards
+from replicant.cluster.meeting._own_address import seen_by_others, source_towards
 from replicant.errors import UnreachableError
 
 HOST = re.escape(socket.gethostname())

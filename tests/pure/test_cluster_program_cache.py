@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax._src import cache_key
 
-from replicant.cluster import _program_cache
+from replicant.cluster.jax import _program_cache
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,12 @@ import warnings
 import hypothesis
 import pytest
 
-from replicant.cluster import Membership, _chair, detect
-from replicant.cluster._claims import Claim, proof_of_answer, proof_of_claim
-from replicant.cluster._job import JobName, job_key, job_of, shortened
-from replicant.cluster._lines import parse_message
-from replicant.cluster._rollcall import call_roll
+from replicant.cluster import Membership, detect
+from replicant.cluster.meeting import _chair
+from replicant.cluster.meeting._claims import Claim, proof_of_answer, proof_of_claim
+from replicant.cluster.meeting._job import JobName, job_key, job_of, shortened
+from replicant.cluster.meeting._member import call_roll
+from replicant.cluster.wire._json_lines import parse_message
 from replicant.errors import ClusterError, UnreachableError, WorkerMismatchError
 
 SECONDS = 60.0

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from replicant.cluster import _seal, _world
-from replicant.cluster._membership import Membership
-from replicant.cluster._world import World
+from replicant.cluster.exchange import _world
+from replicant.cluster.exchange._world import World
+from replicant.cluster.resolvers._membership import Membership
+from replicant.cluster.wire import _seal
 
 from ._counting_store import CountingStore
 

@@ -3,10 +3,10 @@
 import pytest
 
 from replicant.cluster import KubernetesClusterResolver, Membership, SlurmClusterResolver, TPUClusterResolver
-from replicant.cluster._kubernetes import find as find_kubernetes
-from replicant.cluster._launchers import find_jax, find_open_mpi, find_torchrun
-from replicant.cluster._slurm import find as find_slurm
-from replicant.cluster._tpu import find as find_tpu
+from replicant.cluster.resolvers._kubernetes import find as find_kubernetes
+from replicant.cluster.resolvers._launchers import find_jax, find_open_mpi, find_torchrun
+from replicant.cluster.resolvers._slurm import find as find_slurm
+from replicant.cluster.resolvers._tpu import find as find_tpu
 from replicant.errors import ClusterError
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from replicant.cluster import Membership, TFConfigClusterResolver
-from replicant.cluster._json_places import load_with_places
-from replicant.cluster._tf_config import find
+from replicant.cluster.resolvers._json_places import load_with_places
+from replicant.cluster.resolvers._tf_config import find
 from replicant.errors import ClusterError
 
 CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"], "evaluator": ["e:1"]}

@@ -7,7 +7,7 @@ import pytest
 from replicant import cli
 from replicant.cli import _checkup
 from replicant.cli._checkup import Result, _facts, _runner
-from replicant.kernels._flags import OPTION, VALUE
+from replicant.kernels.xla._flags import OPTION, VALUE
 
 GOOD = {"replicant": "0.1.0", "jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.15.1", "numpy": "2.4.6"}
 

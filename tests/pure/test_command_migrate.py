@@ -11,7 +11,7 @@ import pytest
 
 from replicant import cli, errors
 from replicant.cli import _migration
-from replicant.cli._migration import _exists, _names, _ops
+from replicant.cli._migration.tables import _exists, _names, _ops
 
 HEAD = "import tensorflow as tf\n"
 REPLICANT = "import replicant  # before Keras, which then runs on JAX\n"

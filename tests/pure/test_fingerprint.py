@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replicant.tracing._fingerprint import Fingerprint, fingerprint, first_difference
+from replicant.tracing.jaxprs._fingerprint import Fingerprint, fingerprint, first_difference
 
 X = np.arange(4, dtype=np.float32)
 
@@ -197,7 +197,7 @@ PROGRAM = """
 import jax
 import jax.numpy as jnp
 import numpy as np
-from replicant.tracing._fingerprint import fingerprint
+from replicant.tracing.jaxprs._fingerprint import fingerprint
 
 def everything(x, key):
     x = jax.jit(lambda a: jax.nn.relu(a * 0.1) + np.arange(4, dtype=np.float32))(x) + jax.nn.gelu(x)

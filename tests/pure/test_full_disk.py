@@ -19,9 +19,10 @@ from replicant.cli import main
 from replicant.cli._new import write_project
 from replicant.data import Dataset, TFRecordDataset, TFRecordWriter
 from replicant.errors import CheckpointError, CommandError, DatasetError, ReplicantError, WriteError
-from replicant.kernels import _object_code, _tried
-from replicant.launch._logs import Logs
-from replicant.launch._run_log import RunLog
+from replicant.kernels.compiled import _kept_code
+from replicant.kernels.xla import _flag_trial
+from replicant.launch.console._logs import Logs
+from replicant.launch.record._run_log import RunLog
 from replicant.plan import _analysis_cache
 from replicant.storage._cache import BlockCache
 from replicant.summary import _event_file
@@ -178,7 +179,7 @@ def test_an_event_file_tells_that_events_are_missing(small):
 
 
 def test_caches_of_programs_keep_nothing(small):
-    content = _object_code.store(small / "code" / "a", "name", bytes(2 * LIMIT))
+    content = _kept_code.store(small / "code" / "a", "name", bytes(2 * LIMIT))
     assert len(content) > 2 * LIMIT
     assert names(small) == []
 
@@ -194,7 +195,7 @@ def test_pages_and_plots_are_errors_of_commands(small, capsys, tmp_path, monkeyp
 
 def test_a_trial_that_cannot_be_noted_is_tried_again(tmp_path):
     with no_files():
-        said = _tried.objection("99.0", "--xla_cpu=1", {"REPLICANT_COMPILATION_CACHE": str(tmp_path)})
+        said = _flag_trial.objection("99.0", "--xla_cpu=1", {"REPLICANT_COMPILATION_CACHE": str(tmp_path)})
     assert "the result of a trial cannot be kept ([Errno 27] File too large)" in said
     assert names(tmp_path) == []
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from replicant.programs._replica_step import named
+from replicant.programs.steps._replica_step import named
 from replicant.replicas._collectives import AXIS
 from replicant.replicas._placement import Placement
-from replicant.tracing._fused import Stack, fuse
+from replicant.tracing.replicas._fused import Stack, fuse
 
 N = 3
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from replicant.tracing._gathered import gathered_p, vjp
+from replicant.tracing.gradients._gathered_variable import gathered_p, vjp
 
 ROWS, WIDTH = 3, 8
 X = jnp.linspace(-1.0, 1.0, ROWS * WIDTH).reshape(ROWS, WIDTH)

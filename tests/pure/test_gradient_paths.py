@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from replicant.errors import GradientError
-from replicant.tracing._gradient_paths import GradientPath, connected_sources, find_paths, in_order
-from replicant.tracing._marks import gradient_p, own_p, region_p
+from replicant.tracing.gradients._gradient_paths import GradientPath, connected_sources, find_paths, in_order
+from replicant.tracing.jaxprs._marks import gradient_p, own_p, region_p
 
 
 def gradient(call: int, target, *sources, tape: int = 0, owners=None, absent=()):

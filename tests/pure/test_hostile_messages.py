@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from replicant.cluster import _world
-from replicant.cluster._heartbeat import Heartbeat
-from replicant.cluster._membership import Membership
-from replicant.cluster._rollcall import call_roll
-from replicant.cluster._store import JaxStore
-from replicant.cluster._world import World
-from replicant.launch._channel import Channel
-from replicant.launch._status_server import StatusServer
+from replicant.cluster.exchange import _world
+from replicant.cluster.exchange._world import World
+from replicant.cluster.jax._store import JaxStore
+from replicant.cluster.meeting._member import call_roll
+from replicant.cluster.resolvers._membership import Membership
+from replicant.cluster.wire._supervisor import Heartbeat
 from replicant.launch.hosts._lobby import Lobby
+from replicant.launch.show._status_server import StatusServer
+from replicant.launch.team._connections import Channel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))  # test folders are no packages
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TextLineDataset
 from replicant.errors import DatasetError
-from replicant.keras._batches import Batches
+from replicant.keras.data._batches import Batches
 from replicant.replicas._topology import Topology
 
 AUTO, DATA, FILE, OFF = AutoShardPolicy.AUTO, AutoShardPolicy.DATA, AutoShardPolicy.FILE, AutoShardPolicy.OFF

@@ -7,7 +7,7 @@ import pytest
 
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, InputOptions, Options, TextLineDataset
 from replicant.input.distributed._stats import InputStats
-from replicant.input.transforms._epochs import epochs_by_source
+from replicant.input.transforms.mixtures._epochs import epochs_by_source
 from replicant.replicas._topology import Topology
 
 ALONE = Topology()

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from replicant.data import AUTOTUNE, Dataset, TextLineDataset, TFRecordDataset, TFRecordWriter
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
-from replicant.input.files import _records, _stream
+from replicant.input.files import _stream
+from replicant.input.files.records import _tfrecord
 
 COMPRESSIONS = ["", "GZIP", "ZLIB"]
 RECORDS = [b"", b"a", b"two", bytes(300), b"last"]
@@ -118,7 +119,7 @@ def files(draw):
     """A file of records, many of one length, perhaps damaged and cut off."""
     runs = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=4))
     records = [bytes([i % 251]) * length for length, count in runs for i in range(count)]
-    data = bytearray(b"".join(b"".join(_records.record_parts(record)) for record in records))
+    data = bytearray(b"".join(b"".join(_tfrecord.record_parts(record)) for record in records))
     if data and draw(st.booleans()):
         data[draw(st.integers(0, len(data) - 1))] ^= draw(st.integers(1, 255))
     return bytes(data[: draw(st.integers(0, len(data)) | st.just(len(data)))]), draw(st.booleans())
@@ -128,7 +129,7 @@ def files(draw):
 @settings(max_examples=400)
 def test_records_of_one_length_are_read_as_those_of_any_length(case):
     data, last = case
-    form = _records.Records()
+    form = _tfrecord.Records()
     records, ends, failure = form.split("name", 1000, memoryview(data), last)
     expected, stops, expected_failure = form._one_by_one("name", 1000, data, last)
     assert records == expected
@@ -137,13 +138,13 @@ def test_records_of_one_length_are_read_as_those_of_any_length(case):
 
 
 def test_records_of_one_length_are_read_at_once():
-    good = b"".join(b"".join(_records.record_parts(bytes([i]) * 9)) for i in range(20))
-    other = b"".join(_records.record_parts(b"longer than these"))
-    assert _records._alike(memoryview(good + other)) == ([bytes([i]) * 9 for i in range(20)], 25)
+    good = b"".join(b"".join(_tfrecord.record_parts(bytes([i]) * 9)) for i in range(20))
+    other = b"".join(_tfrecord.record_parts(b"longer than these"))
+    assert _tfrecord._alike(memoryview(good + other)) == ([bytes([i]) * 9 for i in range(20)], 25)
     wrong = bytearray(good)
     wrong[25 * 7 + 12] ^= 1
-    assert _records._alike(memoryview(bytes(wrong))) == ([bytes([i]) * 9 for i in range(7)], 25)
-    assert _records._alike(memoryview(other * 3)) == ([], 0)
+    assert _tfrecord._alike(memoryview(bytes(wrong))) == ([bytes([i]) * 9 for i in range(7)], 25)
+    assert _tfrecord._alike(memoryview(other * 3)) == ([], 0)
 
 
 def test_expected_and_found_checksums_are_the_right_ones(tmp_path):

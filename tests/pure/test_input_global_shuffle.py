@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from replicant.data import Dataset, DistributedDataset
 from replicant.errors import DatasetError
-from replicant.input.transforms import _permutation
-from replicant.input.transforms._permutation import Permutation
+from replicant.input.transforms.order import _permutation
+from replicant.input.transforms.order._permutation import Permutation
 from replicant.replicas._topology import Topology
 
 BINS = 64

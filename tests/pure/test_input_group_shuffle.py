@@ -30,8 +30,8 @@ from replicant.data import (
     TFRecordWriter,
 )
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
-from replicant.input.files._parquet import ParquetTables
-from replicant.input.transforms._permutation import Chunks
+from replicant.input.files.columns._parquet import ParquetTables
+from replicant.input.transforms.order._permutation import Chunks
 from replicant.replicas._topology import Topology
 from replicant.storage import _retry
 from replicant.storage._store import Store

@@ -20,7 +20,7 @@ from PIL import Image
 from replicant import data as rd
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
 from replicant.input.files._files import FileReader
-from replicant.input.files._records import read_record, record_parts
+from replicant.input.files.records._tfrecord import read_record, record_parts
 from replicant.keras.utils import audio_dataset_from_directory, image_dataset_from_directory
 
 MB = 1 << 20

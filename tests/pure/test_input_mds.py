@@ -205,7 +205,7 @@ def test_a_position_leads_to_the_same_rest_from_every_point(folder, kind):
 
 def test_samples_that_are_skipped_are_not_read(folder, monkeypatch):
     opened = []
-    monkeypatch.setattr("replicant.input.files._mds._whole", lambda form, shard, stream: opened.append(shard) or b"")
+    monkeypatch.setattr("replicant.input.files.shards._mds._whole", lambda form, shard, stream: opened.append(shard) or b"")
     assert next(iter(MDSDataset(folder).skip(13)), None) is None
     assert not opened
 

@@ -14,7 +14,7 @@ import pytest
 
 from replicant.data import AutoShardPolicy, Dataset, DatasetSpec, DistributedDataset, Options, TensorSpec, TextLineDataset
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
-from replicant.input.transforms import _choose
+from replicant.input.transforms.mixtures import _sample_from
 from replicant.replicas._topology import Topology
 
 NUMBERS = Dataset.range(10)
@@ -424,8 +424,8 @@ def test_elements_that_hold_datasets_are_not_written(tmp_path):
 
 
 def test_choices_of_what_has_ended_do_not_loop_for_ever(monkeypatch):
-    assert _choose._MOST_ENDED == 1_000_000
-    monkeypatch.setattr(_choose, "_MOST_ENDED", 1_000)
+    assert _sample_from._MOST_ENDED == 1_000_000
+    monkeypatch.setattr(_sample_from, "_MOST_ENDED", 1_000)
     parts = [Dataset.range(2), Dataset.range(10, 13)]
     chosen = Dataset.from_tensor_slices([1]).concatenate(Dataset.from_tensors(0).repeat())
     iterator = iter(Dataset.choose_from_datasets(parts, chosen, stop_on_empty_dataset=False))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from replicant.data import ArrowDataset, AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
-from replicant.input.files import _columns, _parquet
+from replicant.input.files.columns import _numpy_columns, _parquet
 from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 from replicant.storage import _ranges
@@ -540,6 +540,26 @@ def test_a_damaged_row_group_is_named_after_the_rows_before_it(two):
             next(iterator)
 
 
+def test_a_row_group_whose_description_is_damaged(tmp_path):
+    """The description names the codec: a byte that is 0, for no compression, becomes 30, the code of number 15, which is none."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": list(range(30))}), path, compression="none", use_dictionary=False)
+    sound = path.read_bytes()
+    footer = range(len(sound) - 8 - int.from_bytes(sound[-8:-4], "little"), len(sound) - 8)
+    messages = list[str]()
+    for at in footer:
+        if sound[at] == 0:
+            path.write_bytes(sound[:at] + bytes([30]) + sound[at + 1 :])
+            try:
+                list(ParquetDataset(path))
+            except DatasetError as error:
+                messages.append(str(error))
+    assert (
+        f"ParquetDataset: cannot read row group 0 of {str(path)!r}, because what the file says about it is damaged (Unsupported "
+        "compression codec value: 15). Copy or write the file again."
+    ) in messages
+
+
 def test_a_position_in_a_file_that_is_gone_is_not_one_in_the_next(two):
     with iter(ParquetDataset(two, on_error="skip")) as iterator:
         assert xs(itertools.islice(iterator, 5)) == list(range(5))
@@ -700,7 +720,7 @@ def test_columns_that_are_not_there(two):
     with pytest.raises(DatasetError, match=r"'.*a' cannot be filtered by \(z > 1\).*Its columns are \['x', 's'\]"):
         list(ParquetDataset(two, filters=[("z", ">", 1)]))
     with pytest.raises(DatasetError, match="there is no column to read"):
-        _columns.Columns("ParquetDataset").spec(pa.schema([]))
+        _numpy_columns.Columns("ParquetDataset").spec(pa.schema([]))
 
 
 def test_without_pyarrow(monkeypatch):

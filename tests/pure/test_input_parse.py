@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from replicant.data import FixedLenFeature, VarLenFeature, encode_example, parse_example, parse_single_example
 from replicant.errors import ArgumentError, ArgumentTypeError, ElementError
-from replicant.input.files import _example, _parse
-from replicant.input.files._examples_together import NotPlainError, find_features
+from replicant.input.files.records import _example, _parse
+from replicant.input.files.records._examples_together import NotPlainError, find_features
 
 # {"x": [1.5, -2.0], "l": [300, -1], "s": [b"a", b""]} as TensorFlow writes it, keys sorted.
 TENSORFLOW_EXAMPLE = bytes.fromhex(

@@ -13,7 +13,7 @@ import pytest
 
 from replicant.data import Dataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
-from replicant.input.files._records import record_parts
+from replicant.input.files.records._tfrecord import record_parts
 
 NUMBERS = Dataset.range(10)
 Pair = namedtuple("Pair", "a b")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicant.data import Dataset
-from replicant.input.transforms._shuffle import Swap
+from replicant.input.transforms.order._shuffle import Swap
 
 
 def order(dataset):

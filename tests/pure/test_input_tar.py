@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from replicant.data import AutoShardPolicy, Dataset, TarDataset, TensorSpec
 from replicant.errors import ArgumentError, DatasetError
 from replicant.input.files import _stream
-from replicant.input.files._tar import Tar, _Pax
+from replicant.input.files.shards._tar import Tar, _Pax
 from replicant.input.sharding._autoshard import autoshard
 from replicant.storage._retry import RemoteError
 

@@ -16,7 +16,7 @@ KERAS = Path(keras.__file__).parent / "src"
 PRIVATE = re.compile(r"_[a-z]\w*")
 
 # Attributes of single objects are set by a name that is computed; here of which.
-ON_OBJECTS = {("coordinator/keras/_rule.py", "optimizer"), ("keras/_fit.py", "model")}
+ON_OBJECTS = {("coordinator/keras/_rule.py", "optimizer"), ("keras/loops/_fit.py", "model")}
 SETTERS = ("setattr", "delattr", "object.__setattr__", "type.__setattr__")
 
 

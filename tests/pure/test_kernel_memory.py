@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from replicant.kernels import _memory
+from replicant.kernels.xla import _heap
 
 MB = 1 << 20
 
@@ -29,7 +29,7 @@ class Allocator:
         self.done.append("given back")
 
 
-def states(allocator: Allocator, keeper: _memory.Keeper, megabytes: list[int]) -> list[str]:
+def states(allocator: Allocator, keeper: _heap.Keeper, megabytes: list[int]) -> list[str]:
     """The state after each window of programs that took so many megabytes of fresh pages each."""
     found = []
     for each in megabytes:
@@ -54,7 +54,7 @@ def states(allocator: Allocator, keeper: _memory.Keeper, megabytes: list[int]) -
 )
 def test_what_programs_take_decides(megabytes, found, done):
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
-    keeper = _memory.Keeper(allocator)
+    keeper = _heap.Keeper(allocator)
     assert states(allocator, keeper, megabytes) == found
     assert allocator.done == done
 
@@ -62,13 +62,13 @@ def test_what_programs_take_decides(megabytes, found, done):
 def test_what_was_taken_before_does_not_count():
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
     allocator.fresh = 5000 * MB
-    keeper = _memory.Keeper(allocator)
+    keeper = _heap.Keeper(allocator)
     assert states(allocator, keeper, [1, 1, 1]) == ["watching"] * 3
 
 
 def test_nothing_is_kept_any_more_once_memory_is_scarce():
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
-    keeper = _memory.Keeper(allocator)
+    keeper = _heap.Keeper(allocator)
     states(allocator, keeper, [100, 100, 100])
     allocator.left = 1599 * MB
     assert states(allocator, keeper, [0, 100]) == ["keeping", "given up"]  # it looks when programs need fresh pages again
@@ -78,7 +78,7 @@ def test_nothing_is_kept_any_more_once_memory_is_scarce():
 
 def test_it_looks_at_the_memory_now_and_then_in_any_case():
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
-    keeper = _memory.Keeper(allocator)
+    keeper = _heap.Keeper(allocator)
     states(allocator, keeper, [100, 100, 100])
     allocator.left = 1599 * MB
     assert states(allocator, keeper, [0] * 61) == ["keeping"] * 60 + ["given up"]  # the 64th window
@@ -96,8 +96,8 @@ def test_it_looks_at_the_memory_now_and_then_in_any_case():
 )
 def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypatch):
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
-    keeper = _memory.Keeper(allocator)
-    monkeypatch.setattr(_memory, "keeper", keeper)
+    keeper = _heap.Keeper(allocator)
+    monkeypatch.setattr(_heap, "keeper", keeper)
     running, states = [], []
 
     def start(each: int) -> list[int]:
@@ -108,7 +108,7 @@ def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypa
     def wait(started: list[int]) -> None:
         allocator.fresh += MB * started.pop()
 
-    runs = _memory.FirstRuns(wait, lambda *_: 0)
+    runs = _heap.FirstRuns(wait, lambda *_: 0)
     for each in megabytes:
         assert runs.run(start, each) is running
         running.clear()
@@ -128,15 +128,15 @@ def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypa
 )
 def test_the_size_of_what_a_run_takes_decides_when_a_program_begins_its_second_run(left, megabytes, found, done, monkeypatch):
     allocator = Allocator(left=left * MB, of=16000 * MB)
-    keeper = _memory.Keeper(allocator)
-    monkeypatch.setattr(_memory, "keeper", keeper)
+    keeper = _heap.Keeper(allocator)
+    monkeypatch.setattr(_heap, "keeper", keeper)
     asked, states = [], []
 
     def size(*args: object) -> int:
         asked.append(args)
         return megabytes * MB
 
-    runs = _memory.FirstRuns(lambda _: None, size)
+    runs = _heap.FirstRuns(lambda _: None, size)
     for number in range(3):
         runs.run(lambda *args, bounded: states.append(keeper.state), "program", number, bounded=False)
     assert states == found
@@ -146,7 +146,7 @@ def test_the_size_of_what_a_run_takes_decides_when_a_program_begins_its_second_r
 
 def test_where_nobody_may_wait_only_the_size_decides(monkeypatch):
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
-    monkeypatch.setattr(_memory, "keeper", _memory.Keeper(allocator))
+    monkeypatch.setattr(_heap, "keeper", _heap.Keeper(allocator))
     asked = []
 
     def start(each: int) -> int:
@@ -157,19 +157,19 @@ def test_where_nobody_may_wait_only_the_size_decides(monkeypatch):
         asked.append(args)
         return 31 * MB
 
-    runs = _memory.FirstRuns(None, size)
+    runs = _heap.FirstRuns(None, size)
     assert [runs.run(start, each) for each in range(9)] == [*range(9)]
     assert asked == [(1,)]
-    assert _memory.keeper.state == "watching"
+    assert _heap.keeper.state == "watching"
 
 
 @pytest.mark.parametrize("given_up", [False, True])
 def test_nobody_waits_for_a_program_if_nobody_watches(given_up, monkeypatch):
-    keeper = _memory.Keeper(Allocator(left=8000 * MB, of=16000 * MB)) if given_up else None
+    keeper = _heap.Keeper(Allocator(left=8000 * MB, of=16000 * MB)) if given_up else None
     if keeper:
         keeper.state = "given up"
-    monkeypatch.setattr(_memory, "keeper", keeper)
-    runs = _memory.FirstRuns(raising(AssertionError("waited")), raising(AssertionError("asked")))
+    monkeypatch.setattr(_heap, "keeper", keeper)
+    runs = _heap.FirstRuns(raising(AssertionError("waited")), raising(AssertionError("asked")))
     assert [runs.run(str, number) for number in range(9)] == [*"012345678"]
 
 
@@ -192,7 +192,7 @@ def test_memory_that_there_is(tmp_path, group, expected):
     (tmp_path / "meminfo").write_text(MEMINFO)
     for name, text in group.items():
         (tmp_path / name).write_text(text)
-    assert _memory.available(tmp_path / "meminfo", tmp_path) == tuple(1024 * kilobytes for kilobytes in expected)
+    assert _heap.available(tmp_path / "meminfo", tmp_path) == tuple(1024 * kilobytes for kilobytes in expected)
 
 
 @pytest.mark.parametrize(
@@ -208,19 +208,19 @@ def test_memory_that_there_is(tmp_path, group, expected):
     ],
 )
 def test_reasons_to_leave_the_allocator_alone(wanted, environ, reason):
-    assert _memory.install(wanted, environ) == reason
+    assert _heap.install(wanted, environ) == reason
 
 
 def test_a_system_that_does_not_tell_how_much_memory_it_has(monkeypatch):
     nowhere = FileNotFoundError(2, "No such file or directory", "/proc/meminfo")
-    monkeypatch.setattr(_memory.Glibc, "memory", staticmethod(raising(nowhere)))
+    monkeypatch.setattr(_heap.Glibc, "memory", staticmethod(raising(nowhere)))
     assert installed(monkeypatch) == (
         "off: the system does not tell how much memory there is ([Errno 2] No such file or directory: '/proc/meminfo')"
     )
 
 
 def test_a_glibc_whose_threads_cannot_share_the_heap(monkeypatch):
-    monkeypatch.setattr(_memory.Glibc, "share_heap", lambda self: False)
+    monkeypatch.setattr(_heap.Glibc, "share_heap", lambda self: False)
     assert installed(monkeypatch) == "off: glibc does not let threads share the heap"
 
 
@@ -237,13 +237,13 @@ def installed(monkeypatch) -> str:
     """What `install` says where nothing else is in its way."""
     if not sys.platform.startswith("linux"):
         pytest.skip("glibc is there on Linux only")
-    monkeypatch.setattr(_memory, "jax_has_started", lambda: False)
-    monkeypatch.setattr(_memory, "accelerator", lambda: None)
-    return _memory.install(True, {})
+    monkeypatch.setattr(_heap, "jax_has_started", lambda: False)
+    monkeypatch.setattr(_heap, "accelerator", lambda: None)
+    return _heap.install(True, {})
 
 
 def test_this_machine_tells_how_much_memory_it_has():
     if not sys.platform.startswith("linux"):
         pytest.skip("asked of Linux")
-    left, of = _memory.Glibc.memory()
+    left, of = _heap.Glibc.memory()
     assert 0 < left <= of

@@ -2,10 +2,10 @@
 
 import pytest
 
-from replicant.launch._deadlines import Deadlines
-from replicant.launch._policy import Failure, Kind
-from replicant.launch._progress import Progress
 from replicant.launch._settings import Settings
+from replicant.launch.record._progress import Progress
+from replicant.launch.team._deadlines import Deadlines
+from replicant.launch.team._policy import Failure, Kind
 
 SETTINGS = Settings(("x",), num_workers=3, heartbeat=30.0, start=100.0, finish=200.0, stall=60.0)
 FROZEN = Failure(0, Kind.FROZEN, 124, "30 s")

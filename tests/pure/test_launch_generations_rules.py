@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replicant.launch._generations import Generations, State
-from replicant.launch._orders import End, Form, GiveUp, Order, Say, Start, Tell
-from replicant.launch._policy import Failure, Kind
-from replicant.launch._progress import Progress
 from replicant.launch._settings import Settings
+from replicant.launch.record._progress import Progress
+from replicant.launch.team._elastic_commands import End, Form, GiveUp, Order, Say, Start, Tell
+from replicant.launch.team._generations import Generations, State
+from replicant.launch.team._policy import Failure, Kind
 
 TICK = 0.25
 START = 30.0

@@ -13,8 +13,8 @@ from replicant.cli import main, make_parser
 from replicant.errors import ArgumentError, ConfigurationError
 from replicant.launch import Job, Settings, describe_job, submit_job
 from replicant.launch._environment import Place, accelerators_of, worker_environment
-from replicant.launch._jobs import parse_hosts
 from replicant.launch._settings import parse_elastic
+from replicant.launch.engines._jobs import parse_hosts
 
 SETTINGS = Settings(
     command=("train.py", "--rate", "0.1 0.2"), num_workers=4, devices_per_worker=2, max_restarts=3, log_dir=Path("run/logs")

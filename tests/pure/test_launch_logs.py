@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from replicant.launch import _console
-from replicant.launch._console import Console, LogTail
-from replicant.launch._logs import Logs
+from replicant.launch.console import _console
+from replicant.launch.console._console import Console, LogTail
+from replicant.launch.console._logs import Logs
 
 
 @pytest.fixture

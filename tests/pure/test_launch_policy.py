@@ -2,9 +2,9 @@
 
 import pytest
 
-from replicant.launch._clock import Clock
-from replicant.launch._policy import Decision, Failure, Kind, decide, describe, exit_code, first_cause, is_short, of_exit
-from replicant.launch._progress import Progress, slowest, status_line, straggler
+from replicant.launch.console._clock import Clock
+from replicant.launch.record._progress import Progress, slowest, status_line, straggler
+from replicant.launch.team._policy import Decision, Failure, Kind, decide, describe, exit_code, first_cause, is_short, of_exit
 
 KILLED = Failure(2, Kind.SIGNAL, 137, "SIGKILL")
 RAISED = Failure(1, Kind.RAISED, 1, "ValueError: no")

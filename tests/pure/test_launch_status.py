@@ -16,11 +16,11 @@ import pytest
 from replicant.cli import main
 from replicant.cli._status import launcher_of
 from replicant.errors import ArgumentError, ConfigurationError
-from replicant.launch._run_log import RunLog, process_start
 from replicant.launch._settings import Settings
-from replicant.launch._status import Status, program_of
-from replicant.launch._status_server import Live, StatusServer
-from replicant.launch._status_text import json_of, page_of, text_of
+from replicant.launch.record._run_log import RunLog, process_start
+from replicant.launch.show._status import Status, program_of
+from replicant.launch.show._status_server import Live, StatusServer
+from replicant.launch.show._status_text import json_of, page_of, text_of
 
 
 def event(t, kind, **facts):
@@ -304,7 +304,7 @@ def test_what_is_answered(request_line, headers, status):
 
 @pytest.mark.long
 def test_clients_that_say_nothing_or_do_not_read_are_sent_away(monkeypatch):
-    monkeypatch.setattr("replicant.launch._status_server._CLIENT_SECONDS", 0.5)
+    monkeypatch.setattr("replicant.launch.show._status_server._CLIENT_SECONDS", 0.5)
     with served() as server:
         silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(40)]
         assert {each.recv(65536) for each in silent} == {b""}

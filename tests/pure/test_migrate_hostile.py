@@ -15,7 +15,8 @@ from replicant import cli
 from replicant._python import own_python
 from replicant.cli import _migration
 from replicant.cli._escaped import escaped
-from replicant.cli._migration import Translator, _child, _sources, _translator, migrate
+from replicant.cli._migration import Translator, _child, _translator, migrate
+from replicant.cli._migration.sources import _sources
 from replicant.errors import CommandError
 
 SMALL = "import tensorflow as tf\nx = tf.ones(2)\n"

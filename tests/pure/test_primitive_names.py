@@ -12,7 +12,8 @@ from jax.extend.core import primitives
 
 import replicant
 from replicant.errors import BackendError
-from replicant.tracing import _fused, _primitive_names
+from replicant.tracing.jaxprs import _primitive_names
+from replicant.tracing.replicas import _fused
 
 SOURCE = Path(replicant.__file__).parent
 PUBLIC = {each.name: each for each in vars(primitives).values() if isinstance(each, jex.Primitive)}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.cluster import _ray as cluster_ray
+from replicant.cluster.resolvers import _ray as cluster_ray
 from replicant.coordinator import RayTransport
 from replicant.coordinator.ray import _mirror
 from replicant.coordinator.ray._mirror import Gone, Mirrors

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from replicant.cluster._patience import Patience
-from replicant.cluster._relay import Relay
+from replicant.cluster.jax._deadline_calls import Patience
+from replicant.cluster.jax._relay import Relay
 
 SECONDS = 10.0
 

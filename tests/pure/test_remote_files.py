@@ -30,7 +30,7 @@ from replicant.data import (
     make_csv_dataset,
 )
 from replicant.errors import ArgumentError, ConfigurationError, DatasetError
-from replicant.input.transforms._parts import fingerprint
+from replicant.input.transforms._pipeline_fingerprint import fingerprint
 from replicant.storage import _read_ahead, _retry, _store
 from replicant.storage._cache import BlockCache, block_cache
 from replicant.storage._retry import RemoteError, retried

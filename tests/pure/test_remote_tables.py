@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from replicant.data import ArrowDataset, AutoShardPolicy, Dataset, ParquetDataset
 from replicant.errors import DatasetError
-from replicant.input.files import _parquet, _random_access
+from replicant.input.files.columns import _parquet, _random_access
 from replicant.input.sharding._autoshard import autoshard
 from replicant.storage import _ranges, _read_ahead, _retry
 from replicant.storage._ranges import RangedFile, _pieces_of

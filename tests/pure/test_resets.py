@@ -15,18 +15,18 @@ import urllib.request
 
 import pytest
 
-from replicant.cluster import _relay
-from replicant.cluster._chair import Chair
-from replicant.cluster._claims import Claim, proof_of_claim
-from replicant.cluster._handshake import nonce_of, proof
-from replicant.cluster._heartbeat import WORKER, Heartbeat
-from replicant.cluster._membership import Membership
-from replicant.cluster._relay import Relay
-from replicant.cluster._rollcall import call_roll
-from replicant.launch._channel import Channel
-from replicant.launch._status_server import StatusServer
+from replicant.cluster.jax import _relay
+from replicant.cluster.jax._relay import Relay
+from replicant.cluster.meeting._chair import Chair
+from replicant.cluster.meeting._claims import Claim, proof_of_claim
+from replicant.cluster.meeting._member import call_roll
+from replicant.cluster.resolvers._membership import Membership
+from replicant.cluster.wire._handshake import nonce_of, proof
+from replicant.cluster.wire._supervisor import WORKER, Heartbeat
 from replicant.launch.hosts._lobby import Lobby
 from replicant.launch.hosts._wire import AGENT, Wire, wire_key
+from replicant.launch.show._status_server import StatusServer
+from replicant.launch.team._connections import Channel
 
 KEY = "k" * 32
 SECONDS = 30.0

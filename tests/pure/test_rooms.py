@@ -1,5 +1,6 @@
 """The rooms of the package: no circles, no arrows that run back up, and a picture of them that is up to date."""
 
+import collections
 import sys
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def test_no_arrow_runs_back_up(rooms, arrows):
 def test_every_folder_says_what_it_is_for(rooms):
     folders = [path for path in rooms.modules().values() if path.name == "__init__.py"]
     assert [str(path) for path in folders if not path.read_text().startswith('"""')] == []
+
+
+def test_no_folder_has_more_than_twenty_files(rooms):
+    sizes = collections.Counter(path.parent for path in rooms.modules().values())
+    assert {str(folder): size for folder, size in sizes.items() if size > 20} == {}
 
 
 def test_the_picture_is_up_to_date(rooms, arrows):

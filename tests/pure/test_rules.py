@@ -15,7 +15,7 @@ from replicant import VariableAggregation as Aggregation
 from replicant import VariableSynchronization as Synchronization
 from replicant import errors
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, VariableError
-from replicant.programs._function_key import function_key
+from replicant.programs.validity._function_key import function_key
 from replicant.replicas._copies import aggregate_copies, parse_rule, split_value
 
 

@@ -10,12 +10,12 @@ import pytest
 import replicant
 from replicant.cli import main
 from replicant.errors import ArgumentError, ArgumentTypeError
-from replicant.launch._account import COUNTED, DOWN, REPEATED, STARTING, Span, coarse, read_job
-from replicant.launch._events import MAX_LINE, Events
-from replicant.launch._progress import Progress
-from replicant.launch._report_page import page_of
-from replicant.launch._report_text import text_of
-from replicant.launch._run_log import RunLog
+from replicant.launch.record._events import MAX_LINE, Events
+from replicant.launch.record._goodput import COUNTED, DOWN, REPEATED, STARTING, Span, coarse, read_job
+from replicant.launch.record._progress import Progress
+from replicant.launch.record._run_log import RunLog
+from replicant.launch.show._report_page import page_of
+from replicant.launch.show._report_text import text_of
 
 
 def account(events):

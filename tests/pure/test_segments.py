@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from replicant.tracing._alike import Alike
-from replicant.tracing._segments import cut
+from replicant.tracing.segments._identical_segments import Alike
+from replicant.tracing.segments._segments import cut
 
 
 def layers(count: int, width: int = 4) -> Any:

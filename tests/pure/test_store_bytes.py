@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from replicant.cluster import _world
-from replicant.cluster._membership import Membership
-from replicant.cluster._store import JaxStore
-from replicant.cluster._world import World
+from replicant.cluster.exchange import _world
+from replicant.cluster.exchange._world import World
+from replicant.cluster.jax._store import JaxStore
+from replicant.cluster.resolvers._membership import Membership
 
 NO_UTF8 = b"\xff\xfe\x00" * 20
 

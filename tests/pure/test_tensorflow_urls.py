@@ -118,6 +118,6 @@ def test_what_is_missing_and_a_store_that_does_not_answer(system, tmp_path, monk
 def test_a_state_at_a_url_names_urls(system, tmp_path):
     shutil.copytree(FILES / "state/absolute", tmp_path / "a")
     upload(system, tmp_path / "a")
-    assert checkpoint_state(replicant.checkpoint._places.place_of("", URL)).newest == f"{URL}/ck pt-2"
+    assert checkpoint_state(replicant.checkpoint.folders._locations.place_of("", URL)).newest == f"{URL}/ck pt-2"
     system.pipe("/models/run/checkpoint", f'model_checkpoint_path: "{URL}/ck pt-1"'.encode())
     assert open_checkpoint(URL).path == f"{URL}/ck pt-1"

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from replicant.kernels import _native, _object_code, _translation
+from replicant.kernels.compiled import _kept_code, _registration, _translation
 
 numba: Any = pytest.importorskip("numba")
-absent = _native.objection()
+absent = _registration.objection()
 pytestmark = pytest.mark.skipif(absent is not None, reason=f"there are no such functions here: {absent}")
 
 
 def called(code: tuple[str, bytes] | None, number: int, file: Path) -> int:
     assert code is not None
-    address = _object_code.load_from(_object_code.store(file, *code))
+    address = _kept_code.load_from(_kept_code.store(file, *code))
     assert address is not None
-    assert _object_code.load(file)  # and from the file
+    assert _kept_code.load(file)  # and from the file
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(number)
 
 
@@ -85,8 +85,8 @@ def test_another_thread_compiles_meanwhile(tmp_path: Path) -> None:
 def test_a_numba_with_other_insides_compiles_by_itself(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_translation, names, ("no_such_name",))
     assert _translation.translated(handle) is None
-    monkeypatch.setattr(_object_code, "load", lambda _: None)  # what was kept
-    function = _native.Native("numba_lstm", f"replicant_lstm_of{names}", "_direct_lstm", (), "Nothing.")
+    monkeypatch.setattr(_kept_code, "load", lambda _: None)  # what was kept
+    function = _registration.Native("numba_lstm", f"replicant_lstm_of{names}", "_direct_lstm", (), "Nothing.")
     assert function.is_ready()
     assert not function.file().exists()
 
@@ -99,7 +99,7 @@ def test_a_numba_whose_modules_have_other_names_compiles_by_itself(module: str, 
 
 @pytest.mark.long
 def test_code_that_cannot_be_loaded_is_compiled_by_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_object_code, "load", lambda _: None)
-    monkeypatch.setattr(_object_code, "store", lambda *_: b"damaged")
-    function = _native.Native("numba_lstm", "replicant_lstm_of_another_test", "_direct_lstm", (), "Nothing.")
+    monkeypatch.setattr(_kept_code, "load", lambda _: None)
+    monkeypatch.setattr(_kept_code, "store", lambda *_: b"damaged")
+    function = _registration.Native("numba_lstm", "replicant_lstm_of_another_test", "_direct_lstm", (), "Nothing.")
     assert function.is_ready()

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from replicant.tracing._varying import Varying
+from replicant.tracing.replicas._varying import Varying
 
 OWN, SAME = True, False
 

@@ -6,9 +6,10 @@ import types
 import numpy as np
 import pytest
 
-from replicant.checkpoint import _chief
-from replicant.cluster import Membership, _bootstrap
-from replicant.cluster._world import World
+from replicant.checkpoint.workers import _chief
+from replicant.cluster import Membership
+from replicant.cluster.exchange._world import World
+from replicant.cluster.jax import _bootstrap
 from replicant.data import Dataset, DistributedDataset, TextLineDataset
 from replicant.errors import (
     AlreadyStartedError,

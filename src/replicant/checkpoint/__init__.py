@@ -1,7 +1,8 @@
 """Checkpoints: the values of models, optimizers, metrics, variables and counters, in folders that are complete or do not exist.
 
-``_objects`` names the values -> ``_values`` copies them to the host -> ``_storage`` writes and reads them -> ``_restore``
-restores them. ``_atomic_folder`` makes folders that are complete or do not exist, and ``_lock`` keeps two programs apart.
+``values/_objects`` names the values -> ``values/_values`` copies them to the host -> ``format/_storage`` writes and reads them ->
+``values/_restore`` restores them. ``folders/_atomic_folder`` makes folders that are complete or do not exist, and ``folders/_lock``
+keeps two programs apart.
 """
 
 from ._checkpoint import Checkpoint
@@ -11,7 +12,7 @@ from ._numbered import latest_checkpoint
 from ._options import CheckpointOptions
 from ._preemption import PreemptionCheckpointHandler
 from ._saved_model import saved_model_variables
-from ._termination import TerminationConfig
+from .policy._termination import TerminationConfig
 
 __all__ = [
     "Checkpoint",

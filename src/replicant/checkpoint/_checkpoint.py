@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster import _bootstrap, _heartbeat
+from ..cluster.jax import _bootstrap
+from ..cluster.wire import _supervisor
 from ..errors import ArgumentError, ContextError
 from ..replicas._context import active_replica_context
 from ..variables._recorder import current_recorder
-from . import _storage
-from ._chief import all_read, chiefs, meet_before_reading, write_once
-from ._meta import EXTRA, read_checked
+from ._manifest import EXTRA, read_checked
 from ._numbered import next_number
-from ._objects import Inventory, kind_of
 from ._options import CheckpointOptions
-from ._parts import Parts
-from ._places import Place, draft_name, place_at, place_of
-from ._restore import Restore
-from ._restore_status import RestoreStatus
-from ._stored import Stored, stored_arrays
-from ._together import Together
-from ._values import COPIES, Saves, decode, encode, fetched, sliced, start_fetching
-from ._writer import BackgroundWriter
+from .folders._locations import Place, draft_name, place_at, place_of
+from .format import _storage
+from .format._lazy_array import Stored, stored_arrays
+from .format._parts import Parts
+from .format._writer import BackgroundWriter
 from .tensorflow.restoring import GraphRestore, Opened, opened_at
+from .values._objects import Inventory, kind_of
+from .values._restore import Restore
+from .values._restore_status import RestoreStatus
+from .values._values import COPIES, Saves, decode, encode, fetched, sliced, start_fetching
+from .workers._chief import all_read, chiefs, meet_before_reading, write_once
+from .workers._collective_save import Together
 
 
 class Checkpoint(Saves):
@@ -181,7 +182,7 @@ class Checkpoint(Saves):
     ) -> str:
         """Write a checkpoint. The manifest also holds `extra`; `then` is called once the checkpoint is there."""
         _require_eager("save")
-        told = _heartbeat.saving(str(path))
+        told = _supervisor.saving(str(path))
         if self._restore is not None:
             self._restore.look().warn()
         inventory = Inventory(self._objects)

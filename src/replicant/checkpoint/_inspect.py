@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
-from ._arrays_file import ARRAYS
-from ._at_store import MANIFEST
 from ._numbered import latest_checkpoint
 from ._own_values import OwnValues
-from ._places import Place, place_at, place_of, reaching
+from .folders._locations import Place, folders_in, place_at, place_of, reaching
+from .format._storage import is_own
 from .tensorflow import SaverFile, TensorBundle, open_checkpoint
 from .tensorflow._prefix import prefixes_in
 
@@ -138,10 +137,10 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
 def source_at(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle | SaverFile:
     """Open what is at a path. A message begins with `what`."""
     place = place_of(what, path)
-    if _is_own(place):
+    if is_own(place):
         return OwnValues(place)
-    newest = latest_checkpoint(path)
-    if newest is not None and _is_own(place_at(newest)):
+    newest = latest_checkpoint(path) if any(map(is_own, _folders_in(place))) else None
+    if newest is not None and is_own(place_at(newest)):
         return OwnValues(place_at(newest))
     found = open_checkpoint(place)
     if found is not None:
@@ -152,6 +151,6 @@ def source_at(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBund
     return OwnValues(place)  # raises
 
 
-def _is_own(place: Place) -> bool:
+def _folders_in(place: Place) -> list[Place]:
     with reaching():
-        return (place / MANIFEST).exists() or (place / ARRAYS).exists()
+        return folders_in(place)

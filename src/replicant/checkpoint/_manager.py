@@ -9,14 +9,14 @@ from typing import Any, Literal, Self
 
 from ..errors import ArgumentError, DamagedCheckpointError
 from ._checkpoint import Checkpoint
-from ._chief import chiefs, is_writer
-from ._direction import Mode, checked_mode
-from ._meta import read_checked
+from ._manifest import read_checked
 from ._numbered import numbered_checkpoints, warn_passed_over
 from ._options import CheckpointOptions
-from ._places import Place, is_remote, lock_on, place_of, reaching, remove
-from ._retention import Saved, best_of, bests, divided
+from .folders._locations import Place, is_remote, lock_on, place_of, reaching, remove
+from .policy._metric_direction import Mode, checked_mode
+from .policy._retention import Saved, best_of, bests, divided
 from .tensorflow.restoring import highest_number, theirs_in, warn_of_damage, warn_of_unnamed
+from .workers._chief import chiefs, is_writer
 
 
 class CheckpointManager:

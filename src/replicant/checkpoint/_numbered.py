@@ -6,9 +6,9 @@ import warnings
 from collections import defaultdict
 
 from ..errors import CheckpointError, DamagedCheckpointError
-from ._meta import check_meta
-from ._places import Place, folders_in, place_of, reaching
-from ._storage import is_foreign, is_own, verified_manifest
+from ._manifest import check_meta
+from .folders._locations import Place, folders_in, place_of, reaching
+from .format._storage import is_foreign, is_own, verified_manifest
 from .tensorflow.restoring import highest_number, newest_of_theirs
 
 _NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros, so that the number determines the name

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
-from ._meta import read_checked
-from ._places import Place
-from ._stored import stored_arrays
-from ._values import COPIES, decode
+from ._manifest import read_checked
+from .folders._locations import Place
+from .format._lazy_array import stored_arrays
+from .values._values import COPIES, decode
 
 _MAX_NAMES = 20  # in a message
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from ..errors import ArgumentError
 from ._checkpoint import Checkpoint
 from ._manager import CheckpointManager
-from ._termination import Termination, TerminationConfig
+from .policy._termination import Termination, TerminationConfig
 
 
 class PreemptionCheckpointHandler:

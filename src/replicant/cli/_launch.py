@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..launch import Job, Settings, Supervisor, describe_job, submit_job
-from ..launch._jobs import ENGINES, read_hosts_file
 from ..launch._settings import check_script, parse_elastic
+from ..launch.engines._jobs import ENGINES, read_hosts_file
 from . import _launch_hosts
 from ._status import show
 
@@ -88,7 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
             (*_ENGINE, "hosts", "hosts_file", "submit"),
             "not for --engine ray, which runs the job now, on nodes that Ray chooses",
         )
-        from ..launch._ray import RayNodes
+        from ..launch.engines._ray import RayNodes
 
         with RayNodes(settings) as nodes:
             return Supervisor(settings, nodes=nodes).run()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from .._whole_file import write_whole
 from ..errors import CommandError
-from ..launch._account import Account, read_job
-from ..launch._events import Events
-from ..launch._html import document
-from ..launch._report_page import page_of
-from ..launch._report_text import text_of
-from ..launch._run_log import NAME, run_log_of
+from ..launch.record._events import Events
+from ..launch.record._goodput import Account, read_job
+from ..launch.record._run_log import NAME, run_log_of
+from ..launch.show._html import document
+from ..launch.show._report_page import page_of
+from ..launch.show._report_text import text_of
 from ._escaped import escaped
 
 SUMMARY = (

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from ..errors import CommandError
-from ..launch._events import Event, Events
-from ..launch._run_log import process_start, run_log_of
-from ..launch._status import Status
-from ..launch._status_text import text_of
+from ..launch.record._events import Event, Events
+from ..launch.record._run_log import process_start, run_log_of
+from ..launch.show._status import Status
+from ..launch.show._status_text import text_of
 
 
 def show(run: Path) -> int:

@@ -3,15 +3,15 @@
 Everything except `check_reachable` is a function of a mapping of environment variables. Nothing here starts JAX.
 """
 
-from ._detect import Detection, detect
-from ._kubernetes import KubernetesClusterResolver
-from ._membership import Membership, check_group
-from ._reach import check_proxies, check_reachable, proxy_variables
-from ._resolver import ClusterResolver, SimpleClusterResolver
-from ._slurm import SlurmClusterResolver
 from ._spec import ClusterSpec
-from ._tf_config import TFConfigClusterResolver
-from ._tpu import TPUClusterResolver
+from .meeting._reachable import check_proxies, check_reachable, proxy_variables
+from .resolvers._detect import Detection, detect
+from .resolvers._kubernetes import KubernetesClusterResolver
+from .resolvers._membership import Membership, check_group
+from .resolvers._resolver import ClusterResolver, SimpleClusterResolver
+from .resolvers._slurm import SlurmClusterResolver
+from .resolvers._tf_config import TFConfigClusterResolver
+from .resolvers._tpu import TPUClusterResolver
 
 __all__ = [
     "ClusterResolver",

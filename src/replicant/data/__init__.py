@@ -21,12 +21,12 @@ from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
 from ..input.distributed._distributed import DistributedDataset as DistributedDataset
 from ..input.distributed._distributed import DistributedIterator as DistributedIterator
-from ..input.files._example import encode_example as encode_example
-from ..input.files._parse import FixedLenFeature as FixedLenFeature
-from ..input.files._parse import VarLenFeature as VarLenFeature
-from ..input.files._parse import parse_example as parse_example
-from ..input.files._parse import parse_single_example as parse_single_example
-from ..input.files._records import TFRecordWriter as TFRecordWriter
+from ..input.files.records._example import encode_example as encode_example
+from ..input.files.records._parse import FixedLenFeature as FixedLenFeature
+from ..input.files.records._parse import VarLenFeature as VarLenFeature
+from ..input.files.records._parse import parse_example as parse_example
+from ..input.files.records._parse import parse_single_example as parse_single_example
+from ..input.files.records._tfrecord import TFRecordWriter as TFRecordWriter
 from ..input.graph._structure import DatasetSpec as DatasetSpec
 from ..input.graph._structure import TensorSpec as TensorSpec
 

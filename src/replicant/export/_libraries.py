@@ -1,4 +1,4 @@
-"""What Keras and Flax NNX tell about their models. `replicant.keras._exported` and `replicant.nnx._exported` have these functions.
+"""What Keras and Flax NNX tell about their models. `keras/saving/_exported` and `nnx/_exported` have these functions.
 
 ``name_of(model)``: how messages call it. ``check_built(model)``: raises ArgumentError if it has no weights yet.
 ``weights(model)``: its variables with their names, in order. ``program(model)``: the host's values of its state, and the function
@@ -28,7 +28,7 @@ def library_of(model: Any, method: str) -> Any:
         )
     keras, nnx = sys.modules.get("keras"), sys.modules.get("flax.nnx")
     if keras is not None and isinstance(model, keras.Model):
-        return importlib.import_module("replicant.keras._exported")
+        return importlib.import_module("replicant.keras.saving._exported")
     if nnx is not None and isinstance(model, nnx.Module):
         return importlib.import_module("replicant.nnx._exported")
     raise ArgumentTypeError(

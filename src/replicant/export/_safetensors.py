@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint._chief import write_once
 from ..checkpoint.weights._safetensors import DTYPES, SafetensorsFile, import_library, write_safetensors
+from ..checkpoint.workers._chief import write_once
 from ..errors import ArgumentError, CheckpointError
 from ..storage._urls import local_path
 from ..variables._known import ref_of

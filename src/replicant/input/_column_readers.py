@@ -7,11 +7,11 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ._arguments import whole
 from ._dataset import Dataset
 from ._readers import reading
-from .files._arrow import ArrowFiles, table_rows
-from .files._columns import Columns, import_pyarrow
-from .files._parquet import Parquet
+from .files.columns._arrow import ArrowFiles, table_rows
+from .files.columns._numpy_columns import Columns, import_pyarrow
+from .files.columns._parquet import Parquet
 from .graph._graph import Node
-from .transforms._padded import RowBatch
+from .transforms.batches._padded import RowBatch
 
 _POLICIES = ("raise", "skip")
 

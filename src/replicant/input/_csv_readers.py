@@ -11,13 +11,13 @@ from ..errors import ArgumentError, DatasetError, ElementError
 from ._arguments import whole
 from ._dataset import AUTOTUNE, Dataset
 from ._readers import check_buffer, reading
-from .files._csv import Column, CsvParser, columns, fields, inferred, shown
-from .files._csv_records import MAX_CSV_RECORD_BYTES, CsvRecords
 from .files._files import matching_files
 from .files._limits import checked_limit
 from .files._stream import checked_compression
+from .files.text._csv import Column, CsvParser, columns, fields, inferred, shown
+from .files.text._csv_records import MAX_CSV_RECORD_BYTES, CsvRecords
 from .sources._sources import tensors
-from .transforms._map import Map
+from .transforms.elements._map import Map
 
 _METHOD = "make_csv_dataset"
 

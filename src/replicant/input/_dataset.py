@@ -18,9 +18,9 @@ from ._options import AutoShardPolicy, Options
 from ._own_methods import OwnMethods
 from ._profile import profiled
 from .files._files import matching_files
-from .files._huggingface import huggingface
 from .files._limits import MAX_RECORD_BYTES, checked_limit
-from .files._saved import is_saved, load
+from .files.columns._huggingface import huggingface
+from .files.saved._saved import is_saved, load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
 from .sharding._plan import InputPlan, input_plan
@@ -28,20 +28,20 @@ from .sources._generator import generator as yielded
 from .sources._generator import signature_of
 from .sources._sources import integers, tensor_slices
 from .sources._sources import tensors as one_element
-from .transforms._batch import Batch, Unbatch
-from .transforms._cache import Cache
 from .transforms._cache_file import FileStore
-from .transforms._choose import Choose, Sample
-from .transforms._combine import Concatenate, Zip
-from .transforms._curriculum import Curriculum, WeightFunction, is_table, weight_table
-from .transforms._index import Enumerate, Repeat, Shard, Skip, Take
-from .transforms._interleave import Interleave
-from .transforms._map import Filter, Map
-from .transforms._padded import PaddedBatch, checked_shapes
-from .transforms._prefetch import Prefetch
 from .transforms._random import LARGEST_SEED, Counter, RandomNumbers
 from .transforms._shards import all_shards
-from .transforms._shuffle import Shuffle
+from .transforms.batches._batch import Batch, Unbatch
+from .transforms.batches._padded import PaddedBatch, checked_shapes
+from .transforms.elements._index import Enumerate, Repeat, Shard, Skip, Take
+from .transforms.elements._map import Filter, Map
+from .transforms.memory._cache import Cache
+from .transforms.memory._prefetch import Prefetch
+from .transforms.mixtures._combine import Concatenate, Zip
+from .transforms.mixtures._curriculum import Curriculum, WeightFunction, is_table, weight_table
+from .transforms.mixtures._interleave import Interleave
+from .transforms.mixtures._sample_from import Choose, Sample
+from .transforms.order._shuffle import Shuffle
 
 AUTOTUNE = -1  # as a number of parallel calls or a buffer size: chosen for you
 

@@ -11,18 +11,18 @@ from ..errors import ArgumentError, ArgumentTypeError, DatasetError, ElementErro
 from ..storage._urls import local_path
 from ._arguments import function, whole
 from ._options import Options
-from .files._saved import save
+from .files.saved._saved import save
 from .graph._graph import Node, describe
-from .transforms._cache import Cache
 from .transforms._cache_file import FileStore
-from .transforms._group import BucketBatches, BucketedWindows, Buckets, GroupByWindow, Windows
 from .transforms._ignore_errors import IgnoreErrors
-from .transforms._map import call, name_of
-from .transforms._padded import checked_shapes
-from .transforms._parts import fingerprint
-from .transforms._remember import Memory, Scan, TakeWhile, Unique, reduced
-from .transforms._resample import Resample, checked_distribution
-from .transforms._window import Window
+from .transforms._pipeline_fingerprint import fingerprint
+from .transforms.batches._group import BucketBatches, BucketedWindows, Buckets, GroupByWindow, Windows
+from .transforms.batches._padded import checked_shapes
+from .transforms.batches._window import Window
+from .transforms.elements._map import call, name_of
+from .transforms.elements._stateful import Memory, Scan, TakeWhile, Unique, reduced
+from .transforms.memory._cache import Cache
+from .transforms.mixtures._resample import Resample, checked_distribution
 
 MAX_SEED = 2**63
 

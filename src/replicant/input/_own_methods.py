@@ -7,10 +7,10 @@ import numpy as np
 from ..errors import ArgumentError, ArgumentTypeError
 from ._arguments import calls_in_parallel, number_dtype, whole
 from ._methods import Methods, chosen_seed
-from .transforms._global_shuffle import Order, globally_shuffled
-from .transforms._map import Map
-from .transforms._pack import POLICIES, PackSequences
-from .transforms._tokenize import Tokens
+from .transforms.batches._pack import POLICIES, PackSequences
+from .transforms.elements._map import Map
+from .transforms.elements._tokenize import Tokens
+from .transforms.order._global_shuffle import Order, globally_shuffled
 
 
 class OwnMethods(Methods):

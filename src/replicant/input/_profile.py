@@ -16,10 +16,10 @@ from .files._files import ReadFiles
 from .graph._graph import Cursor, Node, rewrite
 from .graph._watch import Stage, Stages
 from .sources._foreign import Foreign
-from .transforms._cache import Cache, MemoryStore
-from .transforms._interleave import Interleave
-from .transforms._map import Filter, Map
-from .transforms._shuffle import Iterations
+from .transforms.elements._map import Filter, Map
+from .transforms.memory._cache import Cache, MemoryStore
+from .transforms.mixtures._interleave import Interleave
+from .transforms.order._shuffle import Iterations
 
 _BAR = 20  # characters of the longest bar
 

@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 from ._arguments import calls_in_parallel, whole
 from ._dataset import AUTOTUNE, Dataset
 from .files._files import Format, ReadFiles, file_names
-from .files._fixed import FixedLength
 from .files._limits import MAX_RECORD_BYTES, checked_limit
-from .files._lines import Lines
-from .files._records import Records
 from .files._stream import checked_compression
+from .files.records._fixed import FixedLength
+from .files.records._tfrecord import Records
+from .files.text._lines import Lines
 from .graph._graph import Node
 from .sources._sources import tensors
-from .transforms._interleave import Interleave
+from .transforms.mixtures._interleave import Interleave
 
 _DEFAULT_READS = 4  # for AUTOTUNE: the order must not depend on the machine
 

@@ -11,12 +11,12 @@ from ._column_readers import column_names, fill_values, skips
 from ._dataset import Dataset
 from ._readers import reading
 from .files._files import FileNames, file_names
-from .files._json_lines import JsonLines, check_compression
 from .files._limits import MAX_RECORD_BYTES, MAX_SHARD_BYTES, checked_limit
-from .files._mds import Mds
-from .files._mds_index import Shard, listed, read_index
 from .files._stream import checked_compression
-from .files._tar import Tar
+from .files.shards._mds import Mds
+from .files.shards._mds_index import Shard, listed, read_index
+from .files.shards._tar import Tar
+from .files.text._json_lines import JsonLines, check_compression
 from .graph._structure import TensorSpec, flatten
 
 

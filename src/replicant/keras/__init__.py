@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from . import _checkpoint as _checkpoint
 from . import _hooks as _hooks
 from ._batch_statistics import use_replica_statistics as use_replica_statistics
-from ._micro_batches import use_micro_batches as use_micro_batches
+from .micro_batches._step import use_micro_batches as use_micro_batches
 
 if TYPE_CHECKING:
     from . import callbacks, layers, utils

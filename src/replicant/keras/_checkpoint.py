@@ -10,11 +10,11 @@ import jax
 import keras
 import numpy as np
 
-from ..checkpoint._objects import Inventory, ObjectKind, numbered, register_kind
+from ..checkpoint.values._objects import Inventory, ObjectKind, numbered, register_kind
 from ..errors import CheckpointError
 from . import _hooks
 from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope
-from ._provider import _build_now
+from .optimizers._apply import build_now
 from .tensorflow import _layers, _optimizers
 
 
@@ -152,7 +152,7 @@ class _Optimizers(ObjectKind):
                 f"or among the objects{f' (not found: {absent})' if absent else ''}. Add the model to the Checkpoint both when you "
                 "save and when you restore, or build the optimizer first: optimizer.build(model.trainable_variables)."
             )
-        _build_now(item, variables)
+        build_now(item, variables)
         return True
 
     def is_unbuilt(self, item: Any) -> bool:

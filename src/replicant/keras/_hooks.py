@@ -1,9 +1,9 @@
 """The one table of what Replicant wraps, calls, reads and adds inside Keras.
 
 Keras has no public hooks at these places, so its methods are wrapped. Every wrapper does what Keras does unless a strategy is
-active; `_symbolic.build` only spares all models a warning of JAX. A row lists the wrappers of one method in their order, whatever
-was imported first. A module that is loaded later, or never, has a slot in the row and fills it when needed. Before wrapping
-anything, this module checks that the installed Keras has everything that the table names.
+active; `steps/_symbolic_build.build` only spares all models a warning of JAX. A row lists the wrappers of one method in their
+order, whatever was imported first. A module that is loaded later, or never, has a slot in the row and fills it when needed. Before
+wrapping anything, this module checks that the installed Keras has everything that the table names.
 """
 
 import dataclasses
@@ -18,33 +18,7 @@ from typing import Any
 
 import keras
 
-from . import (
-    _adapted,
-    _attention,
-    _batch_dtypes,
-    _batch_ends,
-    _batch_norm,
-    _batch_statistics,
-    _data,
-    _fit,
-    _flat_update,
-    _gathered_weights,
-    _host_inputs,
-    _labels,
-    _loss_sums,
-    _minimize,
-    _optimizer_mistakes,
-    _provider,
-    _recurrent,
-    _resume,
-    _saved_layers,
-    _saving,
-    _sliced_optimizer,
-    _stateful_step,
-    _symbolic,
-    _tracked,
-    _workers,
-)
+from . import _batch_statistics
 from ._internals import (
     ArrayDataAdapter,
     BaseOptimizer,
@@ -69,6 +43,14 @@ from ._internals import (
     seed_generator,
     warn_if_newer,
 )
+from .cpu import _attention, _batch_norm, _recurrent
+from .data import _adapter, _batch_dtypes, _host_inputs, _normalization_adapt
+from .loops import _batch_ends, _fit, _fit_position, _workers
+from .losses import _call, _labels, _loss_sums
+from .optimizers import _apply, _flat_update, _minimize, _mistakes, _sliced
+from .saving import _files, _saved_layers
+from .state import _gathered_weights, _owner, _seeds, _tracked, _variables
+from .steps import _remat, _stateful_step, _symbolic_build
 
 
 class Slot(enum.Enum):
@@ -185,50 +167,50 @@ _DATA = ("x", "y", "sample_weight", "batch_size", "steps_per_epoch", "shuffle", 
 
 HOOKS = (
     # Variables
-    Hook(KerasVariable, "__init__", ("self", "initializer"), (_provider.make_variable, Slot.SERVERS)),
-    Hook(KerasVariable, "value", None, (_provider.value,)),
-    Hook(KerasVariable, "_initialize_with_initializer", ("self", "initializer"), (_provider.initialize,)),
+    Hook(KerasVariable, "__init__", ("self", "initializer"), (_variables.make_variable, Slot.SERVERS)),
+    Hook(KerasVariable, "value", None, (_variables.value,)),
+    Hook(KerasVariable, "_initialize_with_initializer", ("self", "initializer"), (_variables.initialize,)),
     Hook(KerasVariable, "_deferred_initialize", ("self",), (Slot.SERVERS,)),
-    Hook(KerasVariable, "assign", ("self", "value"), (_provider.assign,)),
-    Hook(KerasVariable, "assign_add", ("self", "value"), (functools.partial(_provider.assign_change, sign=1),)),
-    Hook(KerasVariable, "assign_sub", ("self", "value"), (functools.partial(_provider.assign_change, sign=-1),)),
-    Hook(SeedGenerator, "next", ("self", "ordered"), (_provider.draw_seed,)),
-    Hook(seed_generator, "global_seed_generator", (), (_provider.global_generator,)),
+    Hook(KerasVariable, "assign", ("self", "value"), (_variables.assign,)),
+    Hook(KerasVariable, "assign_add", ("self", "value"), (functools.partial(_variables.assign_change, sign=1),)),
+    Hook(KerasVariable, "assign_sub", ("self", "value"), (functools.partial(_variables.assign_change, sign=-1),)),
+    Hook(SeedGenerator, "next", ("self", "ordered"), (_seeds.draw_seed,)),
+    Hook(seed_generator, "global_seed_generator", (), (_seeds.global_generator,)),
     # Optimizers
-    Hook(BaseOptimizer, "__init__", ("self", "learning_rate"), (_optimizer_mistakes.make, Slot.SERVERS)),
+    Hook(BaseOptimizer, "__init__", ("self", "learning_rate"), (_mistakes.make, Slot.SERVERS)),
     Hook(BaseOptimizer, "add_variable_from_reference", ("self", "reference_variable"), (_tracked.add_slot, Slot.SERVERS)),
     Hook(BaseOptimizer, "build", ("self", "variables"), (_tracked.build,)),
-    Hook(BaseOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
-    Hook(LossScaleOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
-    Hook(JaxOptimizer, "_backend_apply_gradients", ("self", "grads", "trainable_variables"), (_sliced_optimizer.accumulate,)),
+    Hook(BaseOptimizer, "apply", _APPLY, (_apply.apply, Slot.SERVERS, _tracked.apply)),
+    Hook(LossScaleOptimizer, "apply", _APPLY, (_apply.apply, Slot.SERVERS, _tracked.apply)),
+    Hook(JaxOptimizer, "_backend_apply_gradients", ("self", "grads", "trainable_variables"), (_sliced.accumulate,)),
     Hook(BaseOptimizer, "_backend_update_step", ("self", "grads", "trainable_variables", "learning_rate"), (_flat_update.update,)),
-    Hook(BaseOptimizer, "_clip_gradients", ("self", "grads"), (_sliced_optimizer.clip,)),
+    Hook(BaseOptimizer, "_clip_gradients", ("self", "grads"), (_sliced.clip,)),
     Hook(
         BaseOptimizer,
         "stateless_apply",
         ("self", "optimizer_variables", "grads", "trainable_variables"),
-        (_optimizer_mistakes.stateless_apply,),
+        (_mistakes.stateless_apply,),
     ),
-    Hook(BaseOptimizer, "__setattr__", ("self", "name", "value"), (_optimizer_mistakes.set_attribute,)),
+    Hook(BaseOptimizer, "__setattr__", ("self", "name", "value"), (_mistakes.set_attribute,)),
     Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
     # Losses
-    Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_provider.call_loss,)),
+    Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_call.call_loss,)),
     Hook(loss_module, "apply_mask", ("sample_weight", "mask", "dtype", "reduction")),
     Hook(
         loss_module, "reduce_weighted_values", ("values", "sample_weight", "mask", "reduction"), (_loss_sums.reduced, Slot.SERVERS)
     ),
     Hook(Trainer, "compute_loss", ("self", "x", "y", "y_pred", "sample_weight"), (_labels.compute_loss,)),
     # Layers
-    Hook(keras.Layer, "__call__", ("self",), (_provider.call_layer, Slot.RESTORE, _host_inputs.call_layer)),
+    Hook(keras.Layer, "__call__", ("self",), (_owner.call_layer, Slot.RESTORE, _host_inputs.call_layer)),
     Hook(keras.Layer, "__delattr__", ("self", "name"), (_tracked.delete,)),
     Hook(Tracker, "track", ("self", "attr"), (_tracked.track,)),
     Hook(Tracker, "untrack", ("self", "value"), (_tracked.untrack,)),
-    Hook(keras.layers.Normalization, "adapt", ("self", "data"), (_adapted.adapt,)),
+    Hook(keras.layers.Normalization, "adapt", ("self", "data"), (_normalization_adapt.adapt,)),
     Hook(keras.layers.BatchNormalization, "call", ("self", "inputs", "training", "mask"), (_batch_statistics.call,)),
     Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
     # What Keras computes with
     Hook(backend.core, "stop_gradient", ("variable",), (_tracked.stop_gradient,)),
-    Hook(backend.core, "remat", ("f",), (_provider.rematerialized,)),
+    Hook(backend.core, "remat", ("f",), (_remat.rematerialized,)),
     Hook(backend.numpy, "expand_dims", ("x", "axis"), (_host_inputs.expand_dims,)),
     # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
     Hook(backend, "lstm", (), (_recurrent.lstm,)),
@@ -242,17 +224,17 @@ HOOKS = (
     Hook(api_export, "get_symbol_from_name", ("name",), (_saved_layers.class_of,)),
     Hook(api_export, "get_name_from_symbol", ("symbol",), (_saved_layers.name_of,)),
     # Saved models
-    Hook(keras.Model, "save", ("self", "filepath"), (_saving.save,)),
-    Hook(keras.Model, "save_weights", ("self", "filepath"), (_saving.save,)),
-    Hook(keras.Model, "export", ("self", "filepath", "format", "verbose"), (_saving.export,)),
-    Hook(saving_lib, "save_model", ("model", "filepath"), (_saving.save_file, _saving.save)),
-    Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_saving.save_file, _saving.save)),
+    Hook(keras.Model, "save", ("self", "filepath"), (_files.save,)),
+    Hook(keras.Model, "save_weights", ("self", "filepath"), (_files.save,)),
+    Hook(keras.Model, "export", ("self", "filepath", "format", "verbose"), (_files.export,)),
+    Hook(saving_lib, "save_model", ("model", "filepath"), (_files.save_file, _files.save)),
+    Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_files.save_file, _files.save)),
     Hook(saving_lib, "_load_state", ("saveable", "weights_store", "assets_store", "inner_path")),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
     Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
     Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_fit.compile_model,)),
-    Hook(Trainer, "_symbolic_build", ("self", "iterator", "data_batch"), (_symbolic.build,)),
+    Hook(Trainer, "_symbolic_build", ("self", "iterator", "data_batch"), (_symbolic_build.build,)),
     Hook(JAXTrainer, "make_train_function", ("self", "force"), (_fit.make_train,)),
     Hook(JAXTrainer, "make_test_function", ("self", "force"), (_fit.make_test,)),
     Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_fit.make_predict,)),
@@ -273,18 +255,18 @@ HOOKS = (
         JAXTrainer,
         "fit",
         (*_LOOP, "y", "batch_size", "epochs", "verbose", "callbacks"),
-        (_resume.fit, _workers.loop, Slot.SERVERS, Slot.WATCH, _fit.on_own_mesh, _host_inputs.loop),
+        (_fit_position.fit, _workers.loop, Slot.SERVERS, Slot.WATCH, _fit.on_own_mesh, _host_inputs.loop),
     ),
     Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_data.predict, _workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
+    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_adapter.predict, _workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
     Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
     Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
     Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh, _batch_dtypes.on_batch, _host_inputs.loop)),
-    Hook(EpochIterator, "__init__", _LOOP, (_resume.make_epochs,)),
-    Hook(EpochIterator, "_enumerate_iterator", ("self",), (_resume.enumerate_steps,)),
-    Hook(JAXEpochIterator, "_get_iterator", ("self",), (_resume.get_iterator,)),
+    Hook(EpochIterator, "__init__", _LOOP, (_fit_position.make_epochs,)),
+    Hook(EpochIterator, "_enumerate_iterator", ("self",), (_fit_position.enumerate_steps,)),
+    Hook(JAXEpochIterator, "_get_iterator", ("self",), (_fit_position.get_iterator,)),
     Hook(ArrayDataAdapter, "_get_iterator", ("self", "slice_and_convert_fn", "inputs")),
-    Hook(data_adapters, "get_data_adapter", _DATA, (_data.adapt,)),
+    Hook(data_adapters, "get_data_adapter", _DATA, (_adapter.adapt,)),
     Hook(keras.callbacks.CallbackList, "on_train_batch_end", _END, (_batch_ends.end,)),
     Hook(keras.callbacks.CallbackList, "on_test_batch_end", _END, (_batch_ends.end,)),
     Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
@@ -292,7 +274,7 @@ HOOKS = (
 
 ADDED = (
     Added(BaseOptimizer, "minimize", _minimize.minimize),
-    Added(BaseOptimizer, "__getattr__", _optimizer_mistakes.missing_attribute),
+    Added(BaseOptimizer, "__getattr__", _mistakes.missing_attribute),
 )
 
 # The private names of Keras that Replicant reads, writes or calls, by class.

@@ -5,23 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError, ConfigurationError
-from . import (
-    _argmax,
-    _attention,
-    _compiled,
-    _compiled_dot,
-    _convolutions,
-    _loading,
-    _lstm,
-    _lstm_loops,
-    _memory,
-    _norm,
-    _phases,
-    _products,
-    _windows,
-)
-from ._flags import set_conv_option
-from ._lowering import Kernel, register
 from ._switch import (
     FAMILIES,
     LOWERINGS,
@@ -33,6 +16,12 @@ from ._switch import (
     from_environment,
     is_named,
 )
+from .compiled import _convolutions, _dot, _lstm_loops
+from .functions import _attention, _lstm, _norm
+from .lowerings import _argmax, _few_products, _pooling, _strided_convolutions, _transposed_dot
+from .lowerings._lowering import Kernel, register
+from .xla import _heap, _same_thread
+from .xla._flags import set_conv_option
 
 
 @dataclass(frozen=True)
@@ -65,15 +54,15 @@ class _Installed:
 
 _installed = _Installed()
 _KERNELS = (
-    *_windows.KERNELS,
+    *_pooling.KERNELS,
     *_argmax.KERNELS,
     # Of several for one primitive, the last is asked first.
-    *(_convolutions.KERNEL, *_phases.KERNELS, _compiled.KERNEL),
-    *(_products.KERNEL, _compiled_dot.KERNEL),
+    *(_few_products.KERNEL, *_strided_convolutions.KERNELS, _convolutions.KERNEL),
+    *(_transposed_dot.KERNEL, _dot.KERNEL),
     *_lstm_loops.KERNELS,
     *_norm.KERNELS,
 )
-_NATIVE = {each.family: each for each in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION)}
+_NATIVE = {each.family: each for each in (_convolutions.FUNCTION, _dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION)}
 _OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
@@ -85,9 +74,9 @@ def install() -> None:
     """
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
-    _installed.memory = _memory.install("memory" in wanted)
-    if _loading.FAMILY in wanted:
-        _loading.objection()  # which prepares it
+    _installed.memory = _heap.install("memory" in wanted)
+    if _same_thread.FAMILY in wanted:
+        _same_thread.objection()  # which prepares it
     choose({name for name in wanted & LOWERINGS if is_named(name) or not _objection(name)})
     if wanted & LOWERINGS:
         _register()
@@ -95,8 +84,8 @@ def install() -> None:
 
 def _objection(name: str) -> str | None:
     """Why a kernel cannot be used on this machine, or None."""
-    if name == _loading.FAMILY:
-        return _loading.objection()
+    if name == _same_thread.FAMILY:
+        return _same_thread.objection()
     return _NATIVE[name].objection() if name in _NATIVE else None
 
 
@@ -107,7 +96,7 @@ def _register() -> None:
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
     # The users of these ask whether they are on.
-    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY}
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _same_thread.FAMILY}
 
 
 def enable(*names: str) -> None:

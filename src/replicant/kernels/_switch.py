@@ -12,8 +12,8 @@ from ..errors import ConfigurationError
 VARIABLE = "REPLICANT_KERNELS"
 
 # The families of lowerings, four that take the place of what Keras traces ("attention", "flat_update", "lstm" and "numba_norm"),
-# one that says where programs run ("inline"), and two options: "conv" is XLA's (see _flags.py), and "memory" the allocator's (see
-# _memory.py).
+# one that says where programs run ("inline"), and two options: "conv" is XLA's (see xla/_flags.py), and "memory" the allocator's
+# (see xla/_heap.py).
 FAMILIES = {
     "argmax": "argmax and argmin over many elements, as a maximum and its first position",
     "attention": "Keras's attention with many scores, whose derivative passes over them less often",

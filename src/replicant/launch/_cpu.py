@@ -144,7 +144,7 @@ def check_preload(variables: Mapping[str, str]) -> None:
 def kept_memory(environ: Mapping[str, str]) -> dict[str, str]:
     """The variable that keeps the memory of large arrays in the process, unless the environment tells glibc what to do.
 
-    It does from the first step on what the kernel `memory` does once it has seen a program's steps (``kernels/_memory.py``). Huge
+    It does from the first step on what the kernel `memory` does once it has seen a program's steps (``kernels/xla/_heap.py``). Huge
     pages on top of that made steps of a transformer slower.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in environ):

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from ..cluster._heartbeat import ADDRESS, GENERATION, KEY
+from ..cluster.wire._supervisor import ADDRESS, GENERATION, KEY
 from ..errors import ConfigurationError
 from ._cpu import huge_pages, virtual_devices
 

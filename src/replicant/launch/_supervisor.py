@@ -8,18 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import _policy
-from ._channel import Channel
-from ._console import Console
-from ._elastic import ElasticTeam
 from ._environment import accelerators_of
-from ._logs import Logs
-from ._processes import Guard
-from ._run_log import RunLog
 from ._settings import Settings
-from ._signals import Signals, name_of
-from ._status_server import Live, StatusServer
-from ._team import Team, Tools
+from .console._console import Console
+from .console._logs import Logs
+from .console._signals import Signals, name_of
+from .record._run_log import RunLog
+from .show._status_server import Live, StatusServer
+from .team import _policy
+from .team._connections import Channel
+from .team._elastic import ElasticTeam
+from .team._processes import Guard
+from .team._team import Team, Tools
 
 _TICK = 0.1
 _LONGEST_BEAT = 0.25  # seconds between two heartbeats of a worker, unless there are many workers

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from ..checkpoint._objects import register_parts
+from ..checkpoint.values._objects import register_parts
 from ..errors import VariableError
 from ..variables._known import objects, register_variable_type
 from ._hooks import install, mirror_welford

@@ -20,7 +20,7 @@ from ..errors import VariableError
 from ..replicas._context import active_strategy
 from ..replicas._own_mesh import in_a_trace
 from ..replicas._values import Mirrored, is_array, is_distributed
-from ..tracing import _eager
+from ..tracing.gradients import _eager
 from ..variables import _recorder
 from ..variables._recorder import current_recorder
 from ..variables._ref import Ref
@@ -161,7 +161,7 @@ def _write(ref: NnxRef, array: Any) -> None:
 
 
 class Aside:
-    """What Variables are assigned in a function that is traced by itself, set aside until it has ended; see ``keras/_aside.py``."""
+    """What Variables are assigned in a function that is traced by itself, set aside until it has ended."""
 
     def __init__(self) -> None:
         self._new: dict[NnxRef, Any] = {}

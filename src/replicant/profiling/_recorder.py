@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from ..cluster import _bootstrap
+from ..cluster.jax import _bootstrap
 from ..errors import ContextError, ProfileError
 from ..runtime import _steps
 from ._trace import STEP

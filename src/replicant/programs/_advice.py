@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from ._lost_state import Outside
 from ._program import Program
 from ._programs import MAX_ALIKE
-from ._signature import Number, Signature
-from ._watch import Watch
+from .arguments._signature import Number, Signature
+from .validity._guards import Watch
+from .validity._leaked_tracers import Outside
 
 # How many it takes for a warning:
 _MANY_PROGRAMS = 16  # programs that differ only in a Python argument

@@ -21,19 +21,19 @@ from ..variables import _recorder
 from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, VariablesMade, recording, require_eager
 from ._advice import Advice
-from ._held import hide, show
-from ._learning import MAX_TRACES, log_traces
-from ._lost_state import Arguments, Outside
-from ._number_guards import Refused, Tape
 from ._planned import found_in_run
 from ._program import Program
 from ._programs import Programs
-from ._reach import Reach
-from ._recording_number import recording_numbers
-from ._signature import Signature, argument_names
 from ._trace import Call, trace
-from ._traced_values import naming_the_line
-from ._watch import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
+from .arguments._number_guards import Refused, Tape
+from .arguments._opaque import hide, show
+from .arguments._recording_number import recording_numbers
+from .arguments._signature import Signature, argument_names
+from .steps._pathless_gradients import MAX_TRACES, log_traces
+from .validity._dependencies import Reach
+from .validity._guards import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
+from .validity._leaked_tracers import Arguments, Outside
+from .validity._traced_values import naming_the_line
 
 
 class Compiled:

@@ -12,10 +12,10 @@ from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..replicas._values import PerReplica, is_distributed
 from ..variables._ref import Ref
-from ._executable import found_step
 from ._program import Program
-from ._signature import ARRAY
 from ._trace import Trace
+from .arguments._signature import ARRAY
+from .running._executable import found_step
 
 
 def found_in_run(

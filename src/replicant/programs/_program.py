@@ -11,18 +11,18 @@ from ..replicas._own_mesh import has_explicit_axes
 from ..replicas._placement import Placement
 from ..runtime import _in_flight
 from ..runtime._own_memory import own
-from ..tracing._interpreter import run_alone
+from ..tracing.replicas._interpreter import run_alone
 from ..variables._chief import adopt
 from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder
 from ..variables._ref import Ref, Refs
-from ._executable import Executable
-from ._learning import trace_until_learned
-from ._number_guards import Tape
-from ._segmented import trace_options
-from ._signature import Signature
 from ._trace import Call, Trace, given_values, traced_call
-from ._watch import Watch
+from .arguments._number_guards import Tape
+from .arguments._signature import Signature
+from .running._executable import Executable
+from .running._segmented import trace_options
+from .steps._pathless_gradients import trace_until_learned
+from .validity._guards import Watch
 
 
 class Program:

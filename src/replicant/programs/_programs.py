@@ -10,7 +10,7 @@ import jax
 
 from ..replicas._placement import Placement
 from ._program import Program
-from ._signature import Signature
+from .arguments._signature import Signature
 
 _MAX_PROGRAMS = 256  # programs of one function
 MAX_ALIKE = 64  # programs that differ only in Python arguments

@@ -13,14 +13,14 @@ from jax.core import ShapedArray
 from ..errors import ReplicantError
 from ..replicas._placement import Placement
 from ..replicas._values import PerReplica
-from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._inputs import Inputs, make_jaxpr
+from ..tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, PlacementFound
 from ..variables._ref import Ref
-from ._learning import learn
-from ._number_guards import Tape
-from ._results import Shape, array_homes
+from .arguments._number_guards import Tape
+from .arguments._result_template import Shape, array_homes
+from .steps._pathless_gradients import learn
 
 # Calls the function in the trace of a recorder, with arrays and with what gives it its numbers.
 Call = Callable[[CrossRecorder, Sequence[Any], Inputs | None], Any]

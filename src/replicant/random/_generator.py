@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoint._objects import register_parts
+from ..checkpoint.values._objects import register_parts
 from ..errors import ArgumentError, ArgumentTypeError, ContextError
 from ..replicas._context import active_replica_context, active_strategy
 from ..replicas._copies import VariableAggregation, VariableSynchronization
 from ..replicas._own_mesh import in_a_trace
-from ..tracing import _eager
+from ..tracing.gradients import _eager
 from ..variables._known import variable_of
 from ..variables._recorder import current_recorder
 from ..variables._variable import OwnRef, Variable

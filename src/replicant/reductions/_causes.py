@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..tracing._graph import Line, Node
+from ..tracing.jaxprs._graph import Line, Node
 
 
 @dataclasses.dataclass(frozen=True)

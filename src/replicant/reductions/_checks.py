@@ -14,7 +14,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from ..errors import ReductionError, ReductionWarning
-from ..tracing._graph import Graph, Line
+from ..tracing.jaxprs._graph import Graph, Line
 from ._causes import Finding, Input, not_distributed
 from ._search import Search, sums_over_replicas
 

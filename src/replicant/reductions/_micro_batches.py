@@ -15,9 +15,9 @@ import numpy as np
 from jax.core import Tracer
 
 from ..errors import ReductionError
-from ..tracing._closed_jaxpr import ClosedJaxpr
-from ..tracing._graph import Constant, Graph, Line, Node, Operand, Value
-from ..tracing._primitive_names import ADDITIVE, CONCATENATE, LINEAR
+from ..tracing.jaxprs._closed_jaxpr import ClosedJaxpr
+from ..tracing.jaxprs._graph import Constant, Graph, Line, Node, Operand, Value
+from ..tracing.jaxprs._primitive_names import ADDITIVE, CONCATENATE, LINEAR
 from ._causes import Input
 from ._search import AVERAGE, Search
 

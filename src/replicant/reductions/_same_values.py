@@ -14,10 +14,10 @@ import jax.extend.core as jex
 import numpy as np
 from jax.core import Tracer
 
-from ..tracing._closed_jaxpr import ClosedJaxpr
-from ..tracing._fingerprint import Reader
-from ..tracing._marks import exchange_p, gradient_p, own_p, scan_counts, sync_p
-from ..tracing._varying import Varying, body_of_call
+from ..tracing.jaxprs._closed_jaxpr import ClosedJaxpr
+from ..tracing.jaxprs._fingerprint import Reader
+from ..tracing.jaxprs._marks import exchange_p, gradient_p, own_p, scan_counts, sync_p
+from ..tracing.replicas._varying import Varying, body_of_call
 
 _OWN = "own"  # stands for an operand that differs, where the result does not depend on it
 

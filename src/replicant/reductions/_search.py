@@ -12,9 +12,9 @@ from typing import Any
 
 from ..replicas._collectives import sum_p
 from ..replicas._copies import VariableAggregation
-from ..tracing._graph import Graph, Node, Operand, Value, ancestors
-from ..tracing._marks import gradient_p, sync_p
-from ..tracing._primitive_names import ADDITIVE, AGREEING, INDEX, LINEAR, SUM_OF_SLICES, SUMS
+from ..tracing.jaxprs._graph import Graph, Node, Operand, Value, ancestors
+from ..tracing.jaxprs._marks import gradient_p, sync_p
+from ..tracing.jaxprs._primitive_names import ADDITIVE, AGREEING, INDEX, LINEAR, SUM_OF_SLICES, SUMS
 from ._causes import Again, Cause, Finding, Input, Mean, Shared
 
 _SUMS = SUMS | {SUM_OF_SLICES, sum_p.name}

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from ..tracing._graph import Graph, Line, Operand, Value
-from ..tracing._marks import gradient_p
-from ..tracing._primitive_names import ADDITIVE, LINEAR
+from ..tracing.jaxprs._graph import Graph, Line, Operand, Value
+from ..tracing.jaxprs._marks import gradient_p
+from ..tracing.jaxprs._primitive_names import ADDITIVE, LINEAR
 from ._causes import Finding, Input, Mean
 from ._checks import Count
 from ._search import Search

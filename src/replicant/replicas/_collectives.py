@@ -4,7 +4,7 @@ A replica context uses one of four groups. They differ in how the replicas run, 
 
 * ``SingleReplica``: one replica, which has nothing to exchange.
 * ``MeshAxis``: one SPMD program for equal replicas, under ``jax.shard_map``.
-* ``RaggedGroup``: replicas of different sizes, traced one by one (see ``programs/_ragged.py``).
+* ``RaggedGroup``: replicas of different sizes, traced one by one (see ``programs/steps/_ragged.py``).
 
 ``shard_map`` runs with ``check_vma=False``, so a gradient that is taken inside a replica belongs to that replica. The gradient of
 an all-reduce is the all-reduce of the incoming gradients, as in TensorFlow.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from ..cluster._world import World
+from ..cluster.exchange._world import World
 from ..runtime import _in_flight
 from ._collectives import AXIS
 from ._model_axis import MODEL, Cuts, Layouts, ModelCut, check_divides, cuts_at_rest, spec_of
@@ -29,7 +29,7 @@ class Placement:
     Args:
         devices: One device per replica, or `model_parallel_size` devices, one replica after the other. Without devices, there is
             one replica wherever JAX puts it (the default strategy).
-        fused: Whether all replicas compute on the first device, as one vectorized program (``tracing/_fused.py``).
+        fused: Whether all replicas compute on the first device, as one vectorized program (``tracing/replicas/_fused.py``).
         slices_slots: Whether optimizer state is cut into one slice per replica where its shape allows it (ZeRO stage 1).
         slices_from: The number of elements from which all variables, and so their optimizer state, are cut into one slice per
             replica where their shape allows it (ZeRO stage 3); None mirrors them.

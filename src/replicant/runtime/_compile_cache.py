@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from ..cluster._program_cache import processor
+from ..cluster.jax._program_cache import processor
 from ..storage._urls import is_url
 
 SWITCH = "REPLICANT_COMPILATION_CACHE"

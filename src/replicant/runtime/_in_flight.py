@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
-from ..cluster import _bootstrap, _gloo_chatter, _heartbeat
-from ..kernels import _memory
+from ..cluster.jax import _bootstrap, _gloo_chatter
+from ..cluster.wire import _supervisor
+from ..kernels.xla import _heap
 
 _MAX_IN_FLIGHT = 4
 _GIVES_WAY = 20e-6  # seconds in which a thread that waits for the lock wakes up
@@ -119,8 +120,8 @@ def _without_ctrl_c() -> Iterator[None]:
 
 def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, bounded: bool) -> None:
     """Put what the program returns into `box`. `extend` stores it before Python handles signals again."""
-    _heartbeat.beat()
-    _memory.note()
+    _supervisor.beat()
+    _heap.note()
     if not bounded:
         box.extend(map(program, *[(arg,) for arg in args]))
         return
@@ -128,12 +129,12 @@ def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, 
         while len(_in_flight) >= _MAX_IN_FLIGHT:
             began = time.monotonic()
             _in_flight[0].block_until_ready()
-            _heartbeat.waited(time.monotonic() - began)
+            _supervisor.waited(time.monotonic() - began)
             _in_flight.popleft()
         with _quiet(box):
             began = time.monotonic()
             box.extend(map(program, *[(arg,) for arg in args]))
-            _heartbeat.waited(time.monotonic() - began)  # CPUs may compute it here, which includes waiting for other workers
+            _supervisor.waited(time.monotonic() - began)  # CPUs may compute it here, which includes waiting for other workers
     _in_flight.append(_first(box))
 
 
@@ -149,7 +150,7 @@ def _quiet(box: list[Any]) -> AbstractContextManager[None]:
     def wait() -> None:
         began = time.monotonic()
         _first(box).block_until_ready()
-        _heartbeat.waited(time.monotonic() - began)
+        _supervisor.waited(time.monotonic() - began)
 
     return _gloo_chatter.connecting().quiet(wait)
 

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..cluster import _bootstrap, _heartbeat
-from ..cluster._environ import number
+from ..cluster.jax import _bootstrap
+from ..cluster.resolvers._environ import number
+from ..cluster.wire import _supervisor
 from ..errors import ArgumentTypeError, ClusterError, WorkerError, WorkerLostError
 from ..runtime import _in_flight
 
@@ -41,12 +42,12 @@ def run_elastic(train: Callable[[], T]) -> T:
     """
     if not callable(train):
         raise ArgumentTypeError(f"run_elastic: train must be a function that takes no arguments; got {train!r}.")
-    heartbeat = _heartbeat.start() if os.environ.get("REPLICANT_ELASTIC") == "1" else None
+    heartbeat = _supervisor.start() if os.environ.get("REPLICANT_ELASTIC") == "1" else None
     if heartbeat is None:
         return train()
     heartbeat.is_elastic = True
     try:
-        if os.environ.get(_heartbeat.JOIN) == "1":
+        if os.environ.get(_supervisor.JOIN) == "1":
             heartbeat.say(kind="ready")
             _obey(heartbeat, None)
         while True:
@@ -54,7 +55,7 @@ def run_elastic(train: Callable[[], T]) -> T:
             if error is None:
                 return result
             _leave()
-            heartbeat.say(kind="waiting", generation=int(os.environ[_heartbeat.GENERATION]), text=str(error)[:500])
+            heartbeat.say(kind="waiting", generation=int(os.environ[_supervisor.GENERATION]), text=str(error)[:500])
             _obey(heartbeat, error)
     finally:
         heartbeat.is_elastic = False
@@ -79,14 +80,14 @@ def _leave() -> None:
     _bootstrap.leave()
 
 
-def _obey(heartbeat: _heartbeat.Heartbeat, error: Exception | None) -> None:
+def _obey(heartbeat: _supervisor.Heartbeat, error: Exception | None) -> None:
     """Wait until the supervisor tells which worker this one is now, and put that where the strategy looks."""
     order = heartbeat.take_order(_SECONDS)
     while order is not None and order["kind"] == "form":
         _become(order)
         heartbeat.say(kind="formed", generation=order["generation"])
         # Nobody starts before all have left the old generation.
-        order = heartbeat.take_order((number(os.environ, "REPLICANT_START_TIMEOUT") or _SECONDS) + _heartbeat.SUPERVISOR_FIRST)
+        order = heartbeat.take_order((number(os.environ, "REPLICANT_START_TIMEOUT") or _SECONDS) + _supervisor.SUPERVISOR_FIRST)
         if order is not None and order["kind"] == "go":
             return
     if order is not None and error is not None:  # no worker was lost, so the error is this worker's own
@@ -97,7 +98,7 @@ def _obey(heartbeat: _heartbeat.Heartbeat, error: Exception | None) -> None:
 
 def _become(order: dict[str, Any]) -> None:
     os.environ.update(JAX_PROCESS_ID=str(order["rank"]), JAX_NUM_PROCESSES=str(order["num_workers"]))
-    os.environ[_heartbeat.GENERATION] = str(order["generation"])
+    os.environ[_supervisor.GENERATION] = str(order["generation"])
     if order["coordinator"] is None:
         os.environ.pop("JAX_COORDINATOR_ADDRESS", None)
     else:

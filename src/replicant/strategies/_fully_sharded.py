@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..cluster._resolver import ClusterResolver
+from ..cluster.resolvers._resolver import ClusterResolver
 from ..errors import ArgumentError, ArgumentTypeError
 from ..replicas._device_memory import check_limit, memory_of_device
 from ..replicas._model_axis import Layouts, check_divides

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 
-from ..cluster import _bootstrap
-from ..cluster._detect import detect
-from ..cluster._membership import Membership
-from ..cluster._resolver import ClusterResolver
-from ..cluster._world import World
+from ..cluster.exchange._world import World
+from ..cluster.jax import _bootstrap
+from ..cluster.resolvers._detect import detect
+from ..cluster.resolvers._membership import Membership
+from ..cluster.resolvers._resolver import ClusterResolver
 from ..errors import AlreadyStartedError, ArgumentTypeError, ClusterError, DeviceError
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from ..cluster._claims import table_of
+from ..cluster.meeting._claims import table_of
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..input._contexts import ValueContext
 from ..replicas._placement import Placement, host_copy

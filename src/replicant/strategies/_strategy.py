@@ -19,8 +19,8 @@ from ..input.adapters import as_dataset
 from ..input.distributed._direct import OneByOne, PlaceAtOnce
 from ..input.distributed._distributed import DistributedDataset
 from ..programs._compiled import Compiled
-from ..programs._function_key import function_key
-from ..programs._run import run_replicas
+from ..programs.steps._run import run_replicas
+from ..programs.validity._function_key import function_key
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import entered, planning, require_cross_replica
 from ..replicas._own_device import on_one_device

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..cluster._resolver import ClusterResolver
-from ..cluster._tpu import TPUClusterResolver
+from ..cluster.resolvers._resolver import ClusterResolver
+from ..cluster.resolvers._tpu import TPUClusterResolver
 from ..errors import ArgumentTypeError, DeviceError
 from ..replicas._context import planning
 from ..replicas._placement import Placement

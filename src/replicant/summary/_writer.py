@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..cluster import _bootstrap
+from ..cluster.jax import _bootstrap
 from ..errors import ArgumentError, ContextError
 from ..replicas._own_mesh import in_a_trace
 from ..storage._urls import folder_at
-from ..tracing import _eager
+from ..tracing.gradients import _eager
 from ..variables._known import value_of
 from ..variables._recorder import current_recorder
 from ._event_file import EventFile, import_writer

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from ._closed_jaxpr import ClosedJaxpr
+from .jaxprs._closed_jaxpr import ClosedJaxpr
 
 _input_p = jex.Primitive("replicant_input")
 

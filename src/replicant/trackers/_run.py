@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..cluster import _bootstrap
+from ..cluster.jax import _bootstrap
 from ..errors import ArgumentError, ArgumentTypeError, ContextError
 from ..replicas._own_mesh import in_a_trace
 from ..replicas._values import DistributedValues, Mirrored

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..cluster._claims import table_of
-from ..cluster._world import World
+from ..cluster.exchange._world import World
+from ..cluster.meeting._claims import table_of
 from ..errors import WorkerMismatchError
 from ..replicas._placement import Placement, is_local, on_all
-from ..tracing._fingerprint import fingerprint, first_difference
+from ..tracing.jaxprs._fingerprint import fingerprint, first_difference
 from ._ref import Ref
 from ._slices import compare_cut
 

@@ -10,10 +10,10 @@ from typing import Any
 from ..errors import BackendError
 from ..replicas._context import has_program_strategy
 from ..runtime import _imports
-from ..tracing._primitive_names import check
+from ..tracing.jaxprs._primitive_names import check
 
 # For each library, the module that connects its variables.
-_PROVIDERS = {"keras": "replicant.keras._provider", "flax.nnx": "replicant.nnx._provider"}
+_PROVIDERS = {"keras": "replicant.keras.state._provider", "flax.nnx": "replicant.nnx._provider"}
 # What a library is told of Replicant's types, once it is in use.
 _GREETINGS = {
     "flax.serialization": "replicant.nnx._serialization",

@@ -20,9 +20,9 @@ from ..replicas._copies import VariableAggregation, aggregate_copies, split_valu
 from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import in_a_trace
 from ..replicas._placement import Placement
-from ..tracing import _eager
-from ..tracing._gathered import gathered_over_model
-from ..tracing._marks import own_p
+from ..tracing.gradients import _eager
+from ..tracing.gradients._gathered_variable import gathered_over_model
+from ..tracing.jaxprs._marks import own_p
 from ._ref import Ref
 
 

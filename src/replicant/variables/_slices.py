@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..cluster import _bootstrap
-from ..cluster._claims import table_of
-from ..cluster._world import World
+from ..cluster.exchange._world import World
+from ..cluster.jax import _bootstrap
+from ..cluster.meeting._claims import table_of
 from ..errors import WorkerLostError, WorkerMismatchError
 from ..replicas._placement import host_copy
 

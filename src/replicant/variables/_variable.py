@@ -19,7 +19,7 @@ from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array
 from ..runtime import _in_flight
 from ..runtime._jax_dtypes import in_jax_dtype
 from ..runtime._own_memory import own
-from ..tracing import _eager
+from ..tracing.gradients import _eager
 from . import _recorder
 from ._libraries import connect_libraries
 from ._recorder import current_recorder

@@ -6,9 +6,9 @@ from typing import Self
 
 import numpy as np
 
-from .._boxes import Box, overlap, sizes_of
-from .._places import Place
-from .._readers import Readers
+from ..folders._locations import Place
+from ..format._boxes import Box, overlap, sizes_of
+from ..format._readers import Readers
 from ._object_graph import GRAPH_KEY, ObjectGraph, graph_of
 from ._prefix import index_of
 from .files._damage import reading, require, shown

@@ -4,7 +4,7 @@ import os
 
 from ...errors import CheckpointError
 from ...storage._path import RemotePath
-from .._places import Place, place_of
+from ..folders._locations import Place, place_of
 from ._bundle import TensorBundle
 from ._prefix import INDEX, index_of, is_file, saver_files
 from ._saver_file import SaverFile

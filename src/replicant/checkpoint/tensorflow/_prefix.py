@@ -4,8 +4,8 @@ import re
 
 from ...errors import CheckpointError
 from ...storage._path import RemotePath
-from .._places import Place
-from .._readers import Readers
+from ..folders._locations import Place
+from ..format._readers import Readers
 from .files._damage import reading
 from .files._file_bytes import FileBytes
 from .files._table import is_table

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..._protobuf import MessageError, as_bytes, as_integer, as_text, fields
-from .._boxes import Box, overlap, sizes_of, within
-from .._files import array_of
-from .._places import Place
-from .._readers import Readers
+from ..folders._locations import Place
+from ..format._boxes import Box, overlap, sizes_of, within
+from ..format._files import array_of
+from ..format._readers import Readers
 from ._object_graph import ObjectGraph
 from .files._cover import check_cover
 from .files._damage import damaged, reading, require, shown

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from ...errors import CheckpointError
 from ...storage._path import RemotePath
 from ...storage._write import is_missing
-from .._files import open_file
-from .._places import Place, place_at
+from ..folders._locations import Place, place_at
+from ..format._files import open_file
 from ._prefix import is_prefix
 from .files._damage import damaged, reading
 
@@ -76,7 +76,9 @@ def _contents(file: Place) -> bytes | None:
     with reading(file):
         try:
             with open_file(file) as stream:
-                data = stream.read(_MOST_BYTES + 1)
+                size = stream.seek(0, os.SEEK_END)
+                stream.seek(0)
+                data = stream.read(min(size, _MOST_BYTES + 1))  # reading n bytes takes the memory of n, whatever the file has
         except (IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:

@@ -10,7 +10,7 @@ from ..._whole_file import open_regular
 from ...errors import CheckpointError
 from .._inspect import source_at
 from .._own_values import OwnValues
-from .._places import place_of
+from ..folders._locations import place_of
 from ..tensorflow._prefix import is_prefix
 from . import _hdf5, _keras_archive
 from ._orbax import OrbaxCheckpoint, is_orbax

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import CheckpointError
 from .._own_values import OwnValues, is_value
-from .._storage import write
-from .._values import encode
+from ..format._storage import write
+from ..values._values import encode
 from ._stored import Entry, WeightsFile
 
 

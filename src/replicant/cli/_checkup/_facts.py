@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ... import cluster, kernels
 from ...errors import ReplicantError
-from ...kernels._flags import OPTION, VALUE, accelerator
+from ...kernels.xla._flags import OPTION, VALUE, accelerator
 from ...runtime._compile_cache import compile_cache
 from ._result import Result
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from ...launch._html import table
+from ...launch.show._html import table
 from ...summary import ScalarEvent
 from ._curves import Curves
 from ._text import HEAD, rows_of

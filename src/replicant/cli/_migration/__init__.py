@@ -5,8 +5,8 @@ _names, _ops, _calls, _functions, _files, _seeds and _conditions, _imports fixes
 translation is explained by _advice.
 """
 
-from ._folders import tasks_of as tasks_of
 from ._migrate import Migration as Migration
 from ._migrate import migrate as migrate
 from ._translator import Translation as Translation
 from ._translator import Translator as Translator
+from .sources._folders import tasks_of as tasks_of

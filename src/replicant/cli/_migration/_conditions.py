@@ -5,7 +5,7 @@ from collections.abc import Callable
 import libcst as cst
 import libcst.matchers as m
 
-from ._rewrite import code
+from .tables._rewrite import code
 
 # What these functions of TensorFlow return is known while a function is traced.
 _STATIC = {"shape", "rank", "size", "range", "executing_eagerly", "is_tensor"}

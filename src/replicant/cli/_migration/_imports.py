@@ -7,12 +7,12 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-from . import _names
-from ._advice import advice_for
-from ._definitions import DEFINITIONS, with_needs
 from ._findings import Finding
-from ._ops import OPS
-from ._rewrite import code
+from .tables import _names
+from .tables._advice import advice_for
+from .tables._definitions import DEFINITIONS, with_needs
+from .tables._ops import OPS
+from .tables._rewrite import code
 
 _STATEMENTS = {
     "replicant": "import replicant  # before Keras, which then runs on JAX",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from ._exists import exists
+from .tables._exists import exists
 
 STRATEGY, DATASET, TAPE, OPTIONS = (
     "replicant.Strategy",

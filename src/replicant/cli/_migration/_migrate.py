@@ -12,7 +12,7 @@ from .._escaped import escaped
 from ._findings import Finding
 from ._imports import fix_imports
 from ._rewriter import rewrite
-from ._sources import Source, read
+from .sources._sources import Source, read
 
 
 @dataclass(frozen=True)

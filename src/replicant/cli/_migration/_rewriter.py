@@ -6,14 +6,15 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource
 
-from . import _calls, _files, _functions, _names, _ops, _scan, _weights
-from ._advice import advice_for, advice_for_method, advice_for_package
+from . import _scan
 from ._conditions import Arrays
-from ._definitions import BY_NAME
 from ._findings import Finding
 from ._kinds import Kinds, lacks
-from ._rewrite import Rewrite, code
 from ._seeds import Seeds
+from .tables import _calls, _files, _functions, _names, _ops, _weights
+from .tables._advice import advice_for, advice_for_method, advice_for_package
+from .tables._definitions import BY_NAME
+from .tables._rewrite import Rewrite, code
 
 _RANGE_ADVICE = "in traced code, range takes Python numbers: use keras.ops.fori_loop for a number that is an array"
 _SEED_ADVICE = "in Keras, a number as seed gives the same numbers at every call: pass a keras.random.SeedGenerator(number)"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import libcst as cst
 import libcst.matchers as m
 
-from ._rewrite import code
+from .tables._rewrite import code
 
 _FUNCTION = (m.Attribute(attr=m.Name("function")), m.Name("function"))
 _RUN = m.Attribute(attr=m.OneOf(m.Name("run"), m.Name("experimental_run_v2")))

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 import libcst as cst
 import libcst.matchers as m
 
-from ._rewrite import code
 from ._scan import TRACED_METHODS
+from .tables._rewrite import code
 
 _NAME = "seed_generator"
 _NEW = "keras.random.SeedGenerator()"

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ...errors import ArgumentError
-from ...keras._fit import strategy_of
+from ...keras.state._owner import strategy_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
 from ._datasets import batches_maker

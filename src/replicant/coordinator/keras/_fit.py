@@ -7,8 +7,8 @@ import keras
 
 from ...errors import ArgumentError
 from ...input._dataset import Dataset
-from ...keras._fit import strategy_of
-from ...keras._fit_callbacks import run_of
+from ...keras.loops._fit_callbacks import run_of
+from ...keras.state._owner import strategy_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
 from ._datasets import batches_maker

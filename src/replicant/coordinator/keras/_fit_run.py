@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ...errors import ArgumentError, CheckpointError
-from ...keras._fit_callbacks import FitCallback, Run, flat, followed, watched
-from ...keras._position import Position, Randomness
+from ...keras.loops._fit_callbacks import FitCallback, Run, flat, followed, watched
+from ...keras.loops._saved_position import Position, Randomness
 
 
 class EpochRun(Run):

@@ -6,8 +6,8 @@ receiver builds nothing.
 
 from typing import Any
 
-from ...keras._fit_callbacks import RUN
 from ...keras._internals import KerasSaveable, TrackedDict, TrackedList, TrackedSet
+from ...keras.loops._fit_callbacks import RUN
 from ..workers import _pickling
 
 # What each process makes itself, and the fit with its callbacks, which run in this one.

@@ -8,7 +8,7 @@ import keras
 from ..._function import function
 from ..._tape import GradientTape
 from ...errors import ArgumentError
-from ...keras._micro_batches import asked_steps
+from ...keras.micro_batches._step import asked_steps
 from ...strategies._strategy import Strategy
 from ...variables._known import ref_of
 from ..servers._gradients import Part

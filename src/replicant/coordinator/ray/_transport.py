@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...cluster._ray import join_ray, leave_ray
+from ...cluster.resolvers._ray import join_ray, leave_ray
 from ...errors import ArgumentError, ArgumentTypeError
 from ..processes._environment import settings_of, without_virtual_devices
 from ..servers._push import Push

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import CancelledError
-from ...programs._function_key import function_key
+from ...programs.validity._function_key import function_key
 from .._remote_value import RemoteValue
 from ..servers._intent import Unfinished
 from ..workers import _pickling

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import ArgumentTypeError
 from .._dataset import Dataset
 from .._options import AutoShardPolicy, Options
-from ..files._huggingface import huggingface
+from ..files.columns._huggingface import huggingface
 from ..graph._graph import Node
 from ..sources._sources import tensors
 from ._batches import Batches

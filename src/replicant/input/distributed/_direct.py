@@ -21,11 +21,11 @@ from ...replicas._own_mesh import mesh_is_set
 from ..graph._background import END, Background, check_process
 from ..graph._graph import Node, State, nodes
 from ..sources._sources import Range, Rows
-from ..transforms._batch import Batch, Unbatch
-from ..transforms._combine import Concatenate, Zip
-from ..transforms._global_shuffle import GlobalShuffle
-from ..transforms._index import Enumerate, Repeat, Shard, Skip, Take
-from ..transforms._shuffle import Shuffle
+from ..transforms.batches._batch import Batch, Unbatch
+from ..transforms.elements._index import Enumerate, Repeat, Shard, Skip, Take
+from ..transforms.mixtures._combine import Concatenate, Zip
+from ..transforms.order._global_shuffle import GlobalShuffle
+from ..transforms.order._shuffle import Shuffle
 from ._shares import Run, ShareCursor
 
 MOST_BYTES = 1 << 19  # larger batches take so long that it is worth while to read them ahead

@@ -22,7 +22,7 @@ from ..graph._graph import Node, State
 from ..graph._watch import Stage, Stages
 from ..sharding._autoshard import Sharding, autoshard, files_of, unseeded_shuffle
 from ..sharding._plan import InputPlan, input_plan
-from ..transforms._epochs import epochs_by_source
+from ..transforms.mixtures._epochs import epochs_by_source
 from ._agreed_steps import MOST_STEPS, AgreedSteps
 from ._agreement import End, ExchangeFn, OpenEnd, agree_on_end, agreed_position
 from ._direct import Direct, Pace, PlaceAtOnce, only_moves_memory

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
-from ..files._arrow import TableRows
+from ..files.columns._arrow import TableRows
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, nodes
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows
-from ..transforms._cache import Cache
+from ..transforms.memory._cache import Cache
 from ._agreement import ExchangeFn, meet
 
 _MAX_SIZES = 4096  # files whose sizes are looked up

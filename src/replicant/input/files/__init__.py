@@ -1,4 +1,5 @@
 """Files, from their names to rows: bytes, records with checksums, lines, and `tf.train.Example` messages.
 
-Nothing here executes what it reads. `_stream` decompresses, `_records` and `_lines` cut, `_example` and `_parse` decode.
+Nothing here executes what it reads. `_stream` decompresses, `records/_tfrecord` and `text/_lines` cut, `records/_example` and
+`records/_parse` decode.
 """

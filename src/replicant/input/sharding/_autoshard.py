@@ -17,16 +17,16 @@ from ..graph._graph import Node, nodes, rewrite, sample
 from ..graph._structure import STRING, flatten
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows
-from ..transforms._cache import Cache, MemoryStore
 from ..transforms._cache_file import FileStore
-from ..transforms._choose import Sample
-from ..transforms._combine import Zip
-from ..transforms._global_shuffle import GlobalShuffle
-from ..transforms._group_shuffle import GroupShuffle
-from ..transforms._interleave import Interleave
-from ..transforms._nested_orders import NestedOrders
-from ..transforms._shuffle import Drawing
 from ..transforms._whole_files import ExampleFiles
+from ..transforms.memory._cache import Cache, MemoryStore
+from ..transforms.mixtures._combine import Zip
+from ..transforms.mixtures._interleave import Interleave
+from ..transforms.mixtures._sample_from import Sample
+from ..transforms.order._global_shuffle import GlobalShuffle
+from ..transforms.order._group_shuffle import GroupShuffle
+from ..transforms.order._nested_orders import NestedOrders
+from ..transforms.order._shuffle import Drawing
 
 _OF_ZIP = "`zip` pairs elements by their places, which shares of files would change"
 _OF_MIXTURES = "`sample_from_datasets` draws one sequence, whatever the number of workers"

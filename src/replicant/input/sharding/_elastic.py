@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from ..graph._graph import INFINITE, Node, nodes, sample
 from ..sources._foreign import Foreign
-from ..transforms._batch import Batch, Unbatch
-from ..transforms._combine import Zip
-from ..transforms._index import Repeat, Take
-from ..transforms._interleave import Interleave
-from ..transforms._map import Filter, Map
-from ..transforms._nested_orders import NestedOrders
-from ..transforms._padded import PaddedBatch
-from ..transforms._prefetch import Prefetch
-from ..transforms._shuffle import Shuffle
+from ..transforms.batches._batch import Batch, Unbatch
+from ..transforms.batches._padded import PaddedBatch
+from ..transforms.elements._index import Repeat, Take
+from ..transforms.elements._map import Filter, Map
+from ..transforms.memory._prefetch import Prefetch
+from ..transforms.mixtures._combine import Zip
+from ..transforms.mixtures._interleave import Interleave
+from ..transforms.order._nested_orders import NestedOrders
+from ..transforms.order._shuffle import Shuffle
 
 # They lose nothing if their input ends after a pass, and begin anew with the next. Others count or remember over passes.
 _OPEN = frozenset({Batch, Filter, Interleave, Map, PaddedBatch, Prefetch, Shuffle, Unbatch})

@@ -10,13 +10,13 @@ from .._options import AutoShardPolicy
 from .._profile import InputProfile
 from ..graph._graph import Node, known
 from ..graph._structure import flatten
-from ..transforms._batch import Batch
-from ..transforms._cache import Cache
-from ..transforms._choose import Choose, Sample
 from ..transforms._ignore_errors import IgnoreErrors
-from ..transforms._map import Map
-from ..transforms._prefetch import Prefetch
-from ..transforms._remember import Scan, TakeWhile
+from ..transforms.batches._batch import Batch
+from ..transforms.elements._map import Map
+from ..transforms.elements._stateful import Scan, TakeWhile
+from ..transforms.memory._cache import Cache
+from ..transforms.memory._prefetch import Prefetch
+from ..transforms.mixtures._sample_from import Choose, Sample
 from ._autoshard import Sharding, autoshard
 from ._elastic import why_not_elastic
 from ._rebatch import own_steps, worker_chunk

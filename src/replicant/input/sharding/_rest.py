@@ -10,7 +10,7 @@ from ...replicas._topology import Topology
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Cursor, Node, State, rewrite
 from ..graph._structure import flatten
-from ..transforms._cache import Cache, MemoryStore
+from ..transforms.memory._cache import Cache, MemoryStore
 from ._rebatch import own_steps
 
 

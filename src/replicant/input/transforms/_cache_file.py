@@ -21,13 +21,13 @@ from ..._untrusted_json import read_json
 from ..._whole_file import WholeFile, open_regular
 from ...errors import DatasetError
 from ...storage._counts import current_counts
-from ..files._block_bytes import decode_block, encoded_blocks
-from ..files._records import read_record, record_parts
+from ..files.records._tfrecord import read_record, record_parts
+from ..files.saved._block_bytes import decode_block, encoded_blocks
 from ..graph._blocks import Block, Boxed, concatenate
 from ..graph._graph import Node, State, describe, sample
 from ..graph._structure import flatten, show_structure
-from ._cache import Filling, Kept, Store
-from ._parts import first_difference, parts
+from ._pipeline_fingerprint import first_difference, parts
+from .memory._cache import Filling, Kept, Store
 
 _VERSION = 3
 _TAIL = struct.Struct("<Q8s")

@@ -11,12 +11,12 @@ from ..files._files import store_fails
 from ..graph._blocks import Block, concatenate
 from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, Reader, State, Through, rewrite, sample
 from ..graph._structure import TensorSpec, map_leaves, spec_of
-from ._index import Skip
-from ._interleave import Interleave
-from ._map import Map
-from ._pack import PackSequences
-from ._prefetch import Prefetch
-from ._shuffle import Shuffle
+from .batches._pack import PackSequences
+from .elements._index import Skip
+from .elements._map import Map
+from .memory._prefetch import Prefetch
+from .mixtures._interleave import Interleave
+from .order._shuffle import Shuffle
 
 _logger = logging.getLogger("replicant.data")
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..graph._blocks import Block, Dense
 from ..graph._graph import INFINITE, Cursor, Node, State
 from ..graph._structure import TensorSpec
-from ._shuffle import Drawing
+from .order._shuffle import Drawing
 
 LARGEST_SEED = 2**31 - 1  # TensorFlow takes seeds modulo this number
 _GRAPH_SEED = 87654321  # what TensorFlow puts beside a seed

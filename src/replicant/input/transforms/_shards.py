@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from ..files._saved import Saved
+from ..files.saved._saved import Saved
 from ..graph._blocks import Boxed, Column
 from ..graph._graph import Node
 from ..graph._structure import DatasetSpec
 from ..sources._sources import Counted
-from ._window import MakeDataset
+from .batches._window import MakeDataset
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

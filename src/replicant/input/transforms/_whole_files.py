@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ..files._files import FileNames
-from ._map import Map
+from .elements._map import Map
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

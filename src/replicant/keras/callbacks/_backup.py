@@ -14,14 +14,14 @@ import keras
 import numpy as np
 
 from ...checkpoint import Checkpoint, CheckpointOptions
-from ...checkpoint._chief import chiefs, is_writer
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
-from ...checkpoint._packed import pack, unpack
-from ...checkpoint._places import Place, is_remote, lock_on, place_at, place_of, reaching, remove
+from ...checkpoint.folders._locations import Place, is_remote, lock_on, place_at, place_of, reaching, remove
+from ...checkpoint.format._json_values import pack, unpack
+from ...checkpoint.workers._chief import chiefs, is_writer
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
-from .._fit_callbacks import FirstCallback, FitCallback, Run, run_of
-from .._position import Position, Randomness
-from .._stateful_step import other_optimizers, unsaved
+from ..loops._fit_callbacks import FirstCallback, FitCallback, Run, run_of
+from ..loops._saved_position import Position, Randomness
+from ..steps._stateful_step import other_optimizers, unsaved
 from ._backup_of_tensorflow import continue_from, is_in
 from ._backup_state import CallbackStates
 

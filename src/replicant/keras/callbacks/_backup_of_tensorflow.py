@@ -13,12 +13,12 @@ from typing import Any
 from ..._untrusted_json import read_json
 from ..._whole_file import open_regular
 from ...checkpoint import Checkpoint
-from ...checkpoint._chief import all_read, chiefs
-from ...checkpoint._places import Place, is_remote, place_at, reaching
+from ...checkpoint.folders._locations import Place, is_remote, place_at, reaching
 from ...checkpoint.tensorflow import open_checkpoint
 from ...checkpoint.tensorflow.restoring import index_of, theirs_in
+from ...checkpoint.workers._chief import all_read, chiefs
 from ...errors import CheckpointError
-from .._provider import _build_now
+from ..optimizers._apply import build_now
 
 _CHIEF = "chief"
 _EPOCH, _BATCH = "ckpt_saved_epoch", "ckpt_saved_batch"
@@ -111,7 +111,7 @@ def _loaded(folder: Path, model: Any) -> int:
 
 def _load(weights: Path, model: Any) -> None:
     if model.optimizer is not None and not model.optimizer.built:
-        _build_now(model.optimizer, model.trainable_variables)
+        build_now(model.optimizer, model.trainable_variables)
     if weights.name == _WEIGHTS:
         model.load_weights(os.fspath(weights))
         return

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...checkpoint._packed import pack, unpack
+from ...checkpoint.format._json_values import pack, unpack
 from ...errors import ArgumentTypeError, CheckpointError
-from .._workers import is_mute
+from ..loops._workers import is_mute
 
 _PLAIN_TEXT = re.compile(r"[\w +-]{0,64}")  # without dots and slashes, it names no file
 _PLACES = re.compile(r"path|file|dir|folder|url|uri", re.IGNORECASE)  # in the names of attributes that say where something is

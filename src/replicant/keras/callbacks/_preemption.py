@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...checkpoint import TerminationConfig
-from ...checkpoint._termination import Termination
+from ...checkpoint.policy._termination import Termination
 from ._backup import BackupAndRestore
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import keras
 
 from ...runtime._watchdog import EXIT_CODE, Watchdog
-from .._fit_callbacks import FitCallback
+from ..loops._fit_callbacks import FitCallback
 
 
 class StepWatchdog(FitCallback, keras.callbacks.Callback):

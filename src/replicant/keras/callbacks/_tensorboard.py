@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import ArgumentError
 from ...storage._urls import folder_at
 from ...summary._event_file import EventFile, import_writer
-from .._fit import strategy_of
+from ..state._owner import strategy_of
 from ._pictures import pictures_of
 from ._profile import Profile
 from ._watch import attach, detach

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError, NonFiniteError
-from .._fit_callbacks import FitCallback, run_of
-from .._nan_guard import Switch, Verdict, switch_of
+from ..loops._fit_callbacks import FitCallback, run_of
+from ..loops._nan_guard import Switch, Verdict, switch_of
 from ._backup import BackupAndRestore
 
 Policy = Literal["stop", "skip", "roll_back"]

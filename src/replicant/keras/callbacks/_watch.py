@@ -15,7 +15,7 @@ import keras
 
 from .. import _hooks
 from .._internals import JAXTrainer
-from .._train_function import Rank, Step, TrainFunction, train_function_of
+from ..loops._train_function import Rank, Step, TrainFunction, train_function_of
 
 
 class Watcher(Protocol):

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...variables._known import is_variable
 from .. import _internals
-from .._provider import _build_now
+from ..optimizers._apply import build_now
 from ._slots import Slots
 
 _COUNTS = ("_iterations", "iter")
@@ -52,7 +52,7 @@ def build(optimizer: Any, node: int, found: Any) -> bool:
         variables = slots.candidates()
     if not variables:
         return False
-    _build_now(optimizer, variables)
+    build_now(optimizer, variables)
     return True
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from ...errors import ArgumentError, ArgumentTypeError
 from ...input._dataset import AUTOTUNE, Dataset
 from ...input.graph._graph import INFINITE, Node
-from ...input.transforms._batch import Batch
-from ...input.transforms._padded import PaddedBatch
-from ...input.transforms._prefetch import Prefetch
+from ...input.transforms.batches._batch import Batch
+from ...input.transforms.batches._padded import PaddedBatch
+from ...input.transforms.memory._prefetch import Prefetch
 
 _NAME = "split_dataset"
 _EVERYTHING = 1 << 62  # elements in a batch

@@ -1,8 +1,8 @@
 """Weights in checkpoints of TensorFlow that hold a graph of objects: the model is found in it, and walked side by side."""
 
-from ...checkpoint._objects import Inventory
 from ...checkpoint.tensorflow import Node, ObjectGraph
 from ...checkpoint.tensorflow.restoring._match import Match, value_key
+from ...checkpoint.values._objects import Inventory
 from ...checkpoint.weights._tensorflow import TensorFlowCheckpoint, name_of_key
 from ...errors import CheckpointError
 from ...variables._known import ref_of

@@ -11,7 +11,7 @@ from ...checkpoint.weights._tensorflow import TensorFlowCheckpoint
 from ...errors import ArgumentError, ArgumentTypeError, CheckpointError, ContextError
 from ...replicas._context import active_replica_context
 from ...replicas._own_mesh import in_a_trace
-from .._exported import check_built
+from ..saving._exported import check_built
 from . import _graph, _hdf5, _older_hdf5
 from ._names import Rename, by_name, by_rename
 from ._report import WeightsReport

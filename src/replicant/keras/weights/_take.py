@@ -6,7 +6,7 @@ import numpy as np
 from ...checkpoint.weights import WeightsFile
 from ...checkpoint.weights._stored import listed
 from ...errors import CheckpointError
-from .._exported import assign
+from ..saving._exported import assign
 from ..tensorflow._layers import refresh
 from ._report import WeightsReport
 from ._sources import Model, Source, Sources, all_of, called_in

@@ -24,8 +24,8 @@ from typing import Any
 from ...cluster._addresses import split_address
 from ...errors import ConfigurationError
 from .._environment import Place, accelerators_of, worker_environment
-from .._processes import Guard, Worker
-from .._signals import Signals
+from ..console._signals import Signals
+from ..team._processes import Guard, Worker
 from ._facts import facts_here
 from ._wire import AGENT, Message, Wire, wire_key, workers_key
 

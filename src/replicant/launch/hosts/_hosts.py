@@ -18,10 +18,10 @@ from typing import Any, Self
 
 from ...errors import ArgumentError, ConfigurationError
 from .._environment import Place, carried
-from .._policy import Failure, Kind
-from .._processes import Worker
 from .._settings import Settings
-from .._team import Team, Tools
+from ..team._policy import Failure, Kind
+from ..team._processes import Worker
+from ..team._team import Team, Tools
 from ._facts import differences, facts_here
 from ._remote import Link, RemoteWorker
 from ._wire import LAUNCHER, Wire, wire_key, workers_key

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cluster._addresses import join_address
-from ...cluster._handshake import draw_nonce, is_proved, nonce_of, proof
-from ...cluster._job import JOB_KEY, job_key
-from ...cluster._lines import MAX_STRANGERS_LINE, line_of, parse_message
+from ...cluster.meeting._job import JOB_KEY, job_key
+from ...cluster.wire._handshake import draw_nonce, is_proved, nonce_of, proof
+from ...cluster.wire._json_lines import MAX_STRANGERS_LINE, line_of, parse_message
 from ...errors import ClusterError, UnreachableError, WorkerLostError
-from .._console import Console
 from .._settings import Settings
-from .._signals import Signals
+from ..console._console import Console
+from ..console._signals import Signals
 from ._agent import Agent, Work
 from ._hosts import refuse_elastic
 from ._wire import AGENT, LAUNCHER, Wire, wire_key, workers_key

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ...cluster._door import HANDSHAKE_SECONDS, Connection, Door, Message
-from ...cluster._handshake import is_proved, nonce_of, proof
+from ...cluster.wire._handshake import is_proved, nonce_of, proof
+from ...cluster.wire._listener import HANDSHAKE_SECONDS, Connection, Door, Message
 from ._wire import AGENT, LAUNCHER, Wire, wire_key
 
 OTHER_KEY = "its REPLICANT_JOB_KEY is not that of this job"

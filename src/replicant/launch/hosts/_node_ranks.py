@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigurationError
-from .._console import Console
 from .._settings import Settings
-from .._team import Tools
+from ..console._console import Console
+from ..team._team import Tools
 from ._facts import received
 from ._hosts import Hosts, agent_command, refuse_elastic
 from ._lobby import Lobby

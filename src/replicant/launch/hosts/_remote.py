@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .._environment import Place
-from .._processes import Worker
+from ..team._processes import Worker
 from ._facts import received
 from ._wire import Message, Wire
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping
 
 from ...cluster._addresses import is_loopback
-from ...cluster._lines import parse_message
+from ...cluster.wire._json_lines import parse_message
 from ...errors import ConfigurationError
 from .._settings import Settings
-from .._team import Tools
+from ..team._team import Tools
 from ._facts import facts_here, same_machines
 from ._hosts import Hosts, agent_command, raise_all, refuse_elastic
 from ._remote import Link

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._boxes import Box, sizes_of
+from ...format._boxes import Box, sizes_of
 from ._damage import require, shown
 
 _MOST_CELLS = 1 << 24  # of the grid that all corners make; TensorFlow cuts along each axis alone, which makes a cell for each slice

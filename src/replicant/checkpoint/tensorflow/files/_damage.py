@@ -6,7 +6,7 @@ from typing import Any
 
 from ...._protobuf import MessageError
 from ....errors import CheckpointError, DamagedCheckpointError
-from ..._places import is_damage
+from ...folders._locations import is_damage
 
 _MOST = 120  # characters of a key in a message
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...._protobuf import MessageError, as_bytes, as_integer, fields, packed_integers
 from ....errors import CheckpointError
-from ..._boxes import Box
+from ...format._boxes import Box
 from ._damage import require, shown
 
 _VERSION = 1  # of the formats of bundles and of files of the first Saver that is read here

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from ...._crc32c import crc32c
-from ..._places import is_remote
-from ..._readers import Readers
+from ...folders._locations import is_remote
+from ...format._readers import Readers
 from ._damage import reading, require
 
 _PIECE = 1 << 20  # bytes whose checksum is computed while they are still in the processor's cache
-_PIECE_OF_STORE = 64 << 20  # bytes of an object that several requests at once read
+_PIECE_OF_STORE = 32 << 20  # bytes of an object that are held in addition,
+_AT_ONCE_OF_STORE = 64 << 20  # and those that several requests at once read into their place
 
 
 class FileBytes:
@@ -27,7 +28,7 @@ class FileBytes:
     def __init__(self, readers: Readers, name: str):
         self.path = readers.folder / name
         self._readers, self._name = readers, name
-        self.piece = _PIECE_OF_STORE if is_remote(readers.folder) else _PIECE
+        self.piece, self._at_once = (_PIECE_OF_STORE, _AT_ONCE_OF_STORE) if is_remote(readers.folder) else (_PIECE, _PIECE)
 
     def size(self) -> int:
         """Return the number of bytes.
@@ -60,8 +61,8 @@ class FileBytes:
         """Read a range into memory of its own, and return it with its checksum. The rest is as in `read`."""
         with reading(self.path, of), self._opened(start, size, of) as file:
             data, checksum = np.empty(size, np.uint8), 0
-            for at in range(0, size, self.piece):
-                piece = data[at : at + self.piece]
+            for at in range(0, size, self._at_once):
+                piece = data[at : at + self._at_once]
                 self._fill(file, piece, of)
                 checksum = crc32c(piece, checksum)
             return data, checksum

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...._protobuf import MessageError
 from ....errors import CheckpointError
-from ..._boxes import Box, sizes_of
+from ...format._boxes import Box, sizes_of
 from ._cover import check_cover
 from ._damage import damaged, reading, require, shown
 from ._entry import Entry, box_in, check_shape, entry_of, header_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....errors import ArgumentError
-from ..._boxes import Box, box_of
+from ...format._boxes import Box, box_of
 from ._damage import shown
 
 

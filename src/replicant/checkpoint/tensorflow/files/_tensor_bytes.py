@@ -7,8 +7,8 @@ from itertools import islice
 import numpy as np
 
 from ...._crc32c import crc32c, masked
-from ..._boxes import BLOCK, Box, blocks_of, overlap, sizes_of, within
-from ..._files import array_of
+from ...format._boxes import BLOCK, Box, blocks_of, overlap, sizes_of, within
+from ...format._files import array_of
 from ._damage import reading, require, shown
 from ._entry import Entry
 from ._file_bytes import FileBytes

@@ -8,9 +8,9 @@ import re
 import warnings
 
 from ....errors import CheckpointError, DamagedCheckpointError
-from ..._places import Place, is_remote, place_at, reaching
+from ...folders._locations import Place, is_remote, place_at, reaching
 from .. import State, checkpoint_state, open_checkpoint
-from .._prefix import INDEX, is_prefix
+from .._prefix import is_prefix, prefixes_in
 
 _FILE = re.compile(r"(.+)-(0|[1-9][0-9]*)(?:\.index|\.meta|\.data-[0-9]{5}-of-[0-9]{5}|-[0-9]{5}-of-[0-9]{5})?")
 _MOST = 3  # names in a warning
@@ -57,13 +57,12 @@ def warn_of_unnamed(folder: Place, stacklevel: int) -> None:
     """Warn if there are checkpoints of TensorFlow in a folder, but no file ``checkpoint`` that says which is the newest."""
     if _state_in(folder).newest is not None:
         return
-    names = [name.removesuffix(INDEX) for name in _names(folder) if name.endswith(INDEX) and name != INDEX]
-    if names:
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    found = prefixes_in(folder)
+    if found:
+        names = ", ".join(path.name for path in found[:_MOST]) + (", ..." if len(found) > _MOST else "")
         warnings.warn(
-            f"{folder} has checkpoints of TensorFlow ({', '.join(sorted(names)[:_MOST])}{more}), but no file named checkpoint that "
-            "says which is the newest, so none is used. Restore the one that you mean by its path: "
-            f"checkpoint.restore({str(folder / max(names))!r}).",
+            f"{folder} has checkpoints of TensorFlow ({names}), but no file named checkpoint that says which is the newest, so "
+            f"none is used. Restore the one that you mean by its path: checkpoint.restore({str(found[-1])!r}).",
             stacklevel=stacklevel,
         )
 

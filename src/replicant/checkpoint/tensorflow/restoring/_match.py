@@ -13,8 +13,8 @@ import numpy as np
 from ....errors import CheckpointError
 from ....variables._known import is_variable, ref_of
 from ....variables._ref import Ref
-from ..._objects import Inventory, ObjectKind, kind_of, parts_of
-from ..._states import Stateful
+from ...values._objects import Inventory, ObjectKind, kind_of, parts_of
+from ...values._states import Stateful
 from .._object_graph import Node, ObjectGraph
 
 VALUE = "VARIABLE_VALUE"

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from ....errors import CheckpointError
-from ..._places import Place
-from ..._storage import is_own
+from ...folders._locations import Place
+from ...format._storage import is_own
 from .. import ObjectGraph, TensorBundle, open_checkpoint
 
 

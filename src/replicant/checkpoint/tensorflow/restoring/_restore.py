@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ....errors import CheckpointError
-from ..._objects import Inventory, kind_of
-from ..._restore import Restore
-from ..._restore_status import differences
+from ...values._objects import Inventory, kind_of
+from ...values._restore import Restore
+from ...values._restore_status import differences
 from ._match import COUNTER, Match, value_key
 from ._opened import Opened
 from ._tensor import Tensor

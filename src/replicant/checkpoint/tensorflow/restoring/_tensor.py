@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....errors import CheckpointError
-from ..._boxes import Box
-from ..._stored import Stored
-from ..._values import NUMBER_TYPES, bare
+from ...format._boxes import Box
+from ...format._lazy_array import Stored
+from ...values._values import NUMBER_TYPES, bare
 
 
 class Tensor(Stored):

@@ -1,0 +1,1 @@
+"""Which checkpoints are kept, and when a job that is asked to end saves one."""

@@ -1,0 +1,1 @@
+"""Objects as the values that a checkpoint holds, and back."""

@@ -1,0 +1,1 @@
+"""The files to translate: scripts, notebooks and pages, each read in a process of its own."""

@@ -1,0 +1,1 @@
+"""What becomes of TensorFlow's names, by area."""

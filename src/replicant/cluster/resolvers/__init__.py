@@ -1,0 +1,1 @@
+"""Who takes part in a job, as its launcher or its platform tells: one file for each."""

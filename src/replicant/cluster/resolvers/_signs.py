@@ -1,0 +1,188 @@
+"""Signs that a process is one of several, where the source that counts, or the lack of one, says that it is the only one.
+
+A worker that trains alone gives a wrong model, and the others wait for it, or do the same. So a job of one needs proof: no launcher
+that Replicant knows of may say that there are more processes, whether its variables are read or not.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from ..._untrusted_json import read_json
+from ._environ import Environ, facts
+
+_MOST_BYTES = 1 << 23  # of a variable
+_LONGEST_NUMBER = 18  # digits
+
+
+@dataclasses.dataclass(frozen=True)
+class _Launcher:
+    """The variables that a launcher sets.
+
+    Args:
+        name: The name of the launcher.
+        counts: Variables with a number of processes or hosts. More than 1 is a sign.
+        ranks: Variables with the number of this process, or of its host. More than 0 is a sign.
+        marks: Variables that only jobs of several need. They are a sign if nothing describes the cluster, and no count says 1.
+        needed: What the source that reads these variables needs. Empty if Replicant does not read them.
+    """
+
+    name: str
+    counts: tuple[str, ...] = ()
+    ranks: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    needed: str = ""
+
+
+_OURS = "JAX_PROCESS_ID, JAX_NUM_PROCESSES and JAX_COORDINATOR_ADDRESS (the host:port of process 0)"
+_JAX = _Launcher(
+    "JAX variables",
+    counts=("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT"),
+    ranks=("JAX_PROCESS_ID", "JAX_PROCESS_INDEX"),
+    marks=("JAX_COORDINATOR_ADDRESS",),
+    needed=_OURS,
+)
+_LAUNCHERS = (
+    _JAX,
+    _Launcher(
+        "torchrun",
+        counts=("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "PET_NNODES", "NNODES"),
+        ranks=("RANK", "LOCAL_RANK", "GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"),
+        marks=("RANK", "LOCAL_RANK", "MASTER_ADDR"),
+        needed="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+    ),
+    _Launcher(
+        "Open MPI",
+        counts=("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ranks=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK"),
+        needed="OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE",
+    ),
+    _Launcher(
+        "TPU",
+        ranks=("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID", "MEGASCALE_SLICE_ID"),
+        needed="TPU_WORKER_HOSTNAMES and TPU_WORKER_ID",
+    ),
+    _Launcher(
+        "Slurm",
+        counts=("SLURM_STEP_NUM_TASKS",),
+        ranks=("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+        needed="the variables of srun",
+    ),
+    _Launcher("Kubernetes", ranks=("JOB_COMPLETION_INDEX",), needed=_OURS),
+    _Launcher("JAXJob", ("NUM_PROCESSES",), ("PROCESS_ID",), ("PROCESS_ID",)),
+    _Launcher(
+        "MPICH, Intel MPI or Cray PALS",
+        counts=("PMI_SIZE", "MPI_LOCALNRANKS"),
+        ranks=("PMI_RANK", "MPI_LOCALRANKID", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),
+        marks=("PMI_RANK", "PALS_RANKID"),
+    ),
+    _Launcher("Cray ALPS", ranks=("ALPS_APP_PE",), marks=("ALPS_APP_PE",)),
+    _Launcher("MVAPICH", ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"), ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_RANK",)),
+    _Launcher("MVAPICH", ("MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE"), ("MVP_COMM_WORLD_RANK",), ("MVP_COMM_WORLD_RANK",)),
+    _Launcher("Flux", ("FLUX_JOB_SIZE", "FLUX_JOB_NNODES"), ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"), ("FLUX_TASK_RANK",)),
+    _Launcher("IBM JSM", ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_RANK",)),
+    _Launcher("Horovod", ("HOROVOD_SIZE",), ("HOROVOD_RANK",), ("HOROVOD_RANK",)),
+    _Launcher("PBS", ranks=("PBS_VNODENUM", "PBS_NODENUM")),
+    _Launcher("LeaderWorkerSet", ("LWS_GROUP_SIZE",), ("LWS_WORKER_INDEX",)),
+    _Launcher("Volcano", ranks=("VC_TASK_INDEX", "VK_TASK_INDEX")),
+    _Launcher("AWS Batch", ("AWS_BATCH_JOB_NUM_NODES",), ("AWS_BATCH_JOB_NODE_INDEX",)),
+    _Launcher("Azure ML", ("AZUREML_NODE_COUNT",)),
+    _Launcher("Replicant", marks=("REPLICANT_JOB_ID", "REPLICANT_COORDINATOR")),
+)
+_ALONE = "If it is to train alone, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0, or pass SimpleClusterResolver(ClusterSpec({}))."
+
+
+def why_not_alone(environ: Environ, because: Sequence[str], others: Sequence[tuple[str, str]]) -> str | None:
+    """Why this process may be one of several, and what to set, although it seems to be the only one. None if nothing says so.
+
+    JAX's variables count before all others: with them, one says that a process is the only one, whatever else is there.
+
+    Args:
+        environ: The environment to read.
+        because: The facts that say that it is the only one. Without any, nothing describes a cluster.
+        others: The further sources with several processes, and what they say.
+
+    >>> print(why_not_alone({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"}, (), ()))
+    nothing that Replicant reads describes a cluster, but by FLUX_JOB_SIZE=4 and FLUX_TASK_RANK=1 (Flux), this process is one of \
+several. If so, set JAX_PROCESS_ID=$FLUX_TASK_RANK, JAX_NUM_PROCESSES=$FLUX_JOB_SIZE and JAX_COORDINATOR_ADDRESS=HOST:PORT, the \
+address of process 0, before the program starts. If it is to train alone, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0, or pass \
+SimpleClusterResolver(ClusterSpec({})).
+    >>> why_not_alone({"PMI_RANK": "0", "PMI_SIZE": "1", "TF_CONFIG": "{}"}, (), ())
+    """
+    if facts(environ, *_JAX.ranks) and facts(environ, *_JAX.counts) and not _signs(environ, _JAX, described=True):
+        return None
+    found = [(launcher, signs) for launcher in _LAUNCHERS if (signs := _signs(environ, launcher, described=bool(because)))]
+    found += [(_Launcher(name, needed=needed), facts(environ, *names)) for name, names, needed in _in_json(environ)]
+    known = {launcher.name for launcher, _ in found}
+    said = [f"{_and(signs)} ({launcher.name})" for launcher, signs in found]
+    said += [f"{fact} ({source})" for source, fact in others if source not in known]
+    if not said:
+        return None
+    only = f"{_and(because)} {'says' if len(because) == 1 else 'say'} that this process is the only one"
+    described = only if because else "nothing that Replicant reads describes a cluster"
+    it = "it" if because else "this process"
+    advice = _advice(environ, [launcher for launcher, _ in found], because)
+    return f"{described}, but by {_and(said)}, {it} is one of several. If so, {advice} {_ALONE}"
+
+
+def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[str, ...]:
+    """The variables of a launcher, if they say that there are several processes."""
+    counts, ranks, marks = launcher.counts, launcher.ranks, launcher.marks
+    several = any(_exceeds(environ, name, 1) for name in counts) or any(_exceeds(environ, name, 0) for name in ranks)
+    marked = not described and not facts(environ, *counts) and bool(facts(environ, *marks))
+    return facts(environ, *dict.fromkeys((*counts[:1], *ranks, *marks, *counts))) if several or marked else ()
+
+
+def _exceeds(environ: Environ, name: str, most: int) -> bool:
+    """Whether a variable has a number above `most`, or something else. A range, as in "1:4", counts with its end."""
+    text = environ.get(name, "").strip().rpartition(":")[2].strip()
+    is_number = text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
+    return bool(text) and not (is_number and int(text) <= most)
+
+
+def _in_json(environ: Environ) -> list[tuple[str, tuple[str, ...], str]]:
+    """The launchers that say in JSON that there are several processes: their names, their variables, and what a source needs."""
+    found = []
+    config = _json(environ, "TF_CONFIG")
+    if isinstance(config, dict) and not config.get("cluster"):
+        told = {key for key, value in config.items() if value} - {"environment", "job", "rpc_layer", "session_master"}
+        task = config.get("task")
+        if isinstance(task, dict) and "cluster" in config and str(task.get("index", 0)) == "0":  # the cluster is said to be empty
+            told.discard("task")
+        if told:
+            found.append(("TensorFlow", ("TF_CONFIG",), 'a "cluster" in TF_CONFIG'))
+    hosts = _json(environ, "SM_HOSTS")
+    if isinstance(hosts, list) and len(hosts) > 1:
+        found.append(("SageMaker", ("SM_HOSTS", "SM_CURRENT_HOST"), ""))
+    spec = _json(environ, "CLUSTER_SPEC")
+    jobs = spec.get("cluster") if isinstance(spec, dict) else None
+    if isinstance(jobs, dict) and sum(len(tasks) if isinstance(tasks, list | dict) else 1 for tasks in jobs.values()) > 1:
+        found.append(("Vertex AI", ("CLUSTER_SPEC",), ""))
+    return found
+
+
+def _json(environ: Environ, name: str) -> object:
+    try:
+        return read_json(environ.get(name, ""), _MOST_BYTES)
+    except ValueError:  # TF_CONFIG's own resolver reports it, and the other names may stand for something else
+        return None
+
+
+def _advice(environ: Environ, launchers: Sequence[_Launcher], because: Sequence[str]) -> str:
+    """What to set so that this process is one of several."""
+    if because:
+        return f"unset what is wrong, or set {_OURS}, which count before all others."
+    for launcher in launchers:
+        rank, count = (
+            next((name for name in names if environ.get(name, "").strip()), None) for names in (launcher.ranks, launcher.counts)
+        )
+        if rank and count and not launcher.needed:
+            return (
+                f"set JAX_PROCESS_ID=${rank}, JAX_NUM_PROCESSES=${count} and JAX_COORDINATOR_ADDRESS=HOST:PORT, the address of "
+                "process 0, before the program starts."
+            )
+    needed = dict.fromkeys([*[launcher.needed for launcher in launchers if launcher.needed], _OURS])
+    return f"set {', or '.join(needed)} in each process."
+
+
+def _and(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

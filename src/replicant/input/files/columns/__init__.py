@@ -1,0 +1,1 @@
+"""Tables: Parquet, Arrow, and Hugging Face's datasets."""

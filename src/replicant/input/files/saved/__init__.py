@@ -1,0 +1,1 @@
+"""Datasets that ``save``, ``snapshot`` and ``cache`` have written."""

@@ -1,0 +1,1 @@
+"""Text: lines, CSV and JSON Lines."""

@@ -1,0 +1,1 @@
+"""Transforms that put several elements together: batches, windows, groups and packed rows."""

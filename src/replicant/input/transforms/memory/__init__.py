@@ -1,0 +1,1 @@
+"""What a pipeline keeps: caches, and elements that are read ahead."""

@@ -1,0 +1,1 @@
+"""Elements of several datasets: in turn, one after the other, or drawn with weights."""

@@ -1,0 +1,1 @@
+"""Shuffles, with and without a buffer."""

@@ -1,0 +1,1 @@
+"""What Keras's layers compute with on CPUs."""

@@ -1,0 +1,1 @@
+"""``fit``, ``evaluate`` and ``predict``: Keras's own loops around compiled steps."""

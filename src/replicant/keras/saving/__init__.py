@@ -1,0 +1,1 @@
+"""How models, layers and their checkpoints are saved and loaded."""

@@ -1,0 +1,1 @@
+"""The variables of Keras's objects, as compiled steps see them."""

@@ -1,0 +1,1 @@
+"""One step of a model, compiled for all devices of a strategy."""

@@ -1,0 +1,1 @@
+"""Other lowerings of JAX's primitives on CPUs."""

@@ -1,0 +1,1 @@
+"""What the supervisor shows and hears: logs, signals and the clock."""

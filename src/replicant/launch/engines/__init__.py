@@ -1,0 +1,1 @@
+"""Jobs that other systems start: Ray, Slurm, Kubernetes and MPI."""

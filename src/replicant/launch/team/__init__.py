@@ -1,0 +1,1 @@
+"""The workers of a job: how they are started, watched, and started again."""

@@ -1,0 +1,1 @@
+"""How a compiled program is started: in which thread, in how many parts, and the same on all workers."""

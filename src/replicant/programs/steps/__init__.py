@@ -1,0 +1,1 @@
+"""``strategy.run`` inside of a trace: one replica function, computed by every replica."""

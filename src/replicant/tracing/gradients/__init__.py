@@ -1,0 +1,1 @@
+"""The paths of gradients through a traced function."""

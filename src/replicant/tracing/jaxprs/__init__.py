@@ -1,0 +1,1 @@
+"""Jaxprs as such: marks, graphs, names and fingerprints."""

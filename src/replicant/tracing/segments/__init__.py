@@ -1,0 +1,1 @@
+"""Long programs in segments, each compiled by itself."""
