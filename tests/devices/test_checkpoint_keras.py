@@ -442,3 +442,13 @@ def test_evaluation_does_not_depend_on_the_devices_that_saved_or_restore(tmp_pat
             found = models[m].evaluate(rows, labels, batch_size=48, verbose=0)
             assert [array.tobytes() for array in models[m].get_weights()] == [array.tobytes() for array in trained.get_weights()]
             assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_normalization_computes_anew_from_restored_statistics(tmp_path: Path) -> None:
+    adapted = keras.layers.Normalization()
+    adapted.adapt(np.array([[1.0], [3.0]], np.float32))
+    path = replicant.Checkpoint(layer=adapted).save(tmp_path / "ckpt")
+    fresh = keras.layers.Normalization()
+    fresh.build((None, 1))
+    replicant.Checkpoint(layer=fresh).restore(path).assert_consumed()
+    assert np.asarray(fresh(np.array([[4.0]], np.float32))).tolist() == [[2.0]]

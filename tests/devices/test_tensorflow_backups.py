@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import keras
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def model(units: int = 3) -> Any:
     return found
 
 
-def train(folder: Path, kind: str, epochs: int = 4, **options: Any) -> list[Any]:
+def train(folder: Path | str, kind: str, epochs: int = 4, **options: Any) -> list[Any]:
     seen: list[Any] = []
     x = np.ones((8, 4), "float32")
     backup = replicant.keras.callbacks.BackupAndRestore(folder)
@@ -96,6 +97,25 @@ def test_a_checkpoint_without_an_epoch_is_no_backup(tmp_path: Path) -> None:
     backup = replicant.keras.callbacks.BackupAndRestore(tmp_path / "backup")
     with pytest.raises(CheckpointError, match=r"only there: \['epoch', 'iterator', 'step'\]"):
         net.fit(np.ones((4, 6)), np.ones((4, 3)), verbose=0, callbacks=[backup])
+
+
+def test_a_checkpoint_of_the_model_alone_is_no_backup(tmp_path: Path) -> None:
+    shutil.copytree(FILES / "tf_keras/compiled", tmp_path / "backup" / "chief")
+    with pytest.raises(
+        CheckpointError, match=r"ckpt-1 is a checkpoint, but not a backup of a fit: it has no number ckpt_saved_epoch"
+    ):
+        train(tmp_path / "backup", "tf_keras")
+
+
+def test_files_of_keras_3_at_a_url_are_not_read() -> None:
+    system = fsspec.filesystem("memory")
+    for name in ("latest.weights.h5", "training_metadata.json"):
+        system.pipe(f"/moved/backup/{name}", (FILES / "keras3/backup_copy" / name).read_bytes())
+    with pytest.raises(
+        CheckpointError, match=r"memory://moved/backup has a backup by Keras on TensorFlow, which is read from a disk only"
+    ):
+        train("memory://moved/backup", "keras3")
+    system.rm("/moved", recursive=True)
 
 
 def test_files_of_keras_3_before_the_last_ones_are_taken_if_those_are_damaged(tmp_path: Path) -> None:

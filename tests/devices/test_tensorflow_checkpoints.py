@@ -110,6 +110,13 @@ def test_seeds_are_in_no_checkpoint_of_tensorflow() -> None:
     status.expect_partial()
 
 
+def test_tables_without_keys_are_no_values() -> None:
+    """Keras keeps them beside a vocabulary, which is in no checkpoint."""
+    layer = replicant.keras.layers.StringLookup(vocabulary=["a", "b"])
+    replicant.Checkpoint(lookup=layer).read(FILES / "lookups/one_lookup").assert_consumed()
+    assert np.asarray(layer(["b", "c"])).tolist() == [2, 0]
+
+
 def test_a_model_that_is_not_built_gets_its_values_when_it_is_called() -> None:
     model, optimizer = MODELS["subclass"](), keras.optimizers.AdamW(1e-2, use_ema=True)
     checkpoint = replicant.Checkpoint(model=model, optimizer=optimizer)

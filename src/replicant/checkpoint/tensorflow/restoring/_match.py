@@ -17,7 +17,7 @@ from ...values._objects import Inventory, ObjectKind, kind_of, parts_of
 from ...values._states import Stateful
 from .._object_graph import Node, ObjectGraph
 
-VALUE = "VARIABLE_VALUE"
+VALUE, TABLE = "VARIABLE_VALUE", "table"
 ROOT = "root"  # what Checkpoint(root=model) calls the object whose parts are the first in the graph
 COUNTER = "save_counter"  # what TensorFlow's Checkpoint counts, as ours does
 
@@ -75,7 +75,7 @@ class Match:
         *,
         by_order: bool,
     ):
-        self._bundle, self.graph, self.by_order = bundle, graph, by_order
+        self._bundle, self._tensors, self.graph, self.by_order = bundle, set(bundle.keys()), graph, by_order
         self.objects, self._inventory = objects, inventory
         self.nodes: dict[str, int] = {}
         self.more_keys: set[str] = set()
@@ -188,11 +188,11 @@ class Match:
 
     def unclaimed(self) -> list[int]:
         """Return the nodes with values that belong to nothing here, and for which no object waits."""
-        waiting = {node for nodes in self.waiting.values() for node in nodes}
+        known = self._settled.union(*self.waiting.values())
         return [
             number
             for number, node in enumerate(self.graph.nodes)
-            if node.attributes and number not in self._settled and number not in waiting
+            if node.attributes and number not in known and not self._is_empty_table(node)
         ]
 
     def path_of(self, node: int) -> str:
@@ -200,6 +200,11 @@ class Match:
         if node not in self.paths:
             self._find_paths()
         return self.paths.get(node) or self.graph.nodes[node].attributes[0].checkpoint_key.removesuffix("/.ATTRIBUTES/" + VALUE)
+
+    def _is_empty_table(self, node: Node) -> bool:
+        """Whether a node is a table without keys, as Keras's lookup layers have beside their vocabularies."""
+        keys = [f"{each.checkpoint_key}-keys" for each in node.attributes if each.name == TABLE]
+        return len(keys) == len(node.attributes) and all(key in self._tensors and self._bundle.shape(key) == (0,) for key in keys)
 
     def _walk(self) -> None:
         starts = {ROOT: 0} | self.children(0)  # a SavedModel does not hold itself by this name
@@ -248,8 +253,7 @@ class Match:
         """Note the values that an unbuilt object waits for."""
         self.paths.setdefault(node, path)
         values = [each for each in sorted(self.within(node)) if self.has_value(each)]
-        known = self.waiting.setdefault(owner, [])
-        known += [each for each in values if each not in known]
+        self.waiting[owner] = list(dict.fromkeys([*self.waiting.get(owner, ()), *values]))
 
     def of_unbuilt(self) -> list[int]:
         """Return the nodes with values of the optimizers that are not built yet."""

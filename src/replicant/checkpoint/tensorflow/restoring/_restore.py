@@ -71,12 +71,13 @@ class GraphRestore(Restore):
     def _claim(self, inventory: Inventory, growing: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         found, self._inventory = self._matched(inventory), inventory
         new = {key: node for key, node in found.nodes.items() if key not in self._known}
-        later = [key for key in new if any(key.startswith(f"{each}/") for each in growing)]
-        waiting = [node for nodes in found.waiting.values() for node in nodes] + [new.pop(key) for key in later]
+        grows = [key for key in new if any(key.startswith(f"{each}/") for each in growing)]
+        waiting = [node for nodes in found.waiting.values() for node in nodes] + [new.pop(key) for key in grows]
         if waiting:
             waiting += found.of_unbuilt()
         self._waiting_nodes = list(dict.fromkeys(waiting))
-        unclaimed = [node for node in found.unclaimed() if node not in waiting]
+        late = set(waiting)
+        unclaimed = [node for node in found.unclaimed() if node not in late]
         names = tuple(map(found.path_of, unclaimed))
         self.hints = tuple(found.hints)
         if not self._began and inventory.items and not new and not waiting:
