@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from replicant import errors
+from replicant._crc32c import crc32c
 from replicant.checkpoint.format._readers import Readers
 from replicant.checkpoint.tensorflow import open_checkpoint
 from replicant.checkpoint.tensorflow.files._file_bytes import FileBytes
@@ -63,5 +64,15 @@ def test_without_memory(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(np, "empty", full)
-    with pytest.raises(errors.CheckpointError, match="data-00000-of-00001: there is not enough memory for what it holds of 'x'"):
-        bundle.read("x")
+    with pytest.raises(errors.CheckpointError, match=r"ckpt\.index: there is not enough memory for what it holds of 'x'"):
+        bundle.read_part("x", (slice(0, 4),))
+
+
+def test_checksums_without_the_library_in_c(monkeypatch):
+    """The one in Python takes no arrays."""
+    data = np.arange(256, dtype=np.uint8)
+    found = crc32c(data)
+    assert found == crc32c(data[100:], crc32c(data[:100])) == crc32c(data.tobytes()) == 0x9C44184B
+    monkeypatch.setattr("replicant._crc32c._TAKES_ARRAYS", False)
+    assert crc32c(data) == found
+    assert crc32c(data[1::2]) == crc32c(data[1::2].tobytes())

@@ -61,7 +61,7 @@ EDGES = [
 integers = st.sampled_from(EDGES) | st.integers(-(1 << 63), (1 << 63) - 1)
 
 quick = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-thorough = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+thorough = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def contents(checkpoint):

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import replicant
+from replicant import errors
 from replicant.checkpoint.tensorflow import open_checkpoint
 
 FILES = Path(__file__).parents[1] / "tensorflow_files" / "bundles"
@@ -121,3 +123,16 @@ def test_all_recorded_checkpoints_are_read_bit_for_bit():
             wrong[prefix] = found
     assert wrong == {}
     assert len(recorded()) >= 114
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="REPLICANT_TEST_DATA names no folder with recorded checkpoints in open/")
+def test_all_recorded_damage_is_an_error_that_names_the_file():
+    folder = RECORDED / "damaged"
+    told = json.loads((folder / "truth.json").read_text())
+    for name in told["tensorflow_says"]:
+        if name == "big_endian":  # the header says so of numbers that are not: TensorFlow reads them, too
+            assert replicant.load_variable(folder / name, told["key"]).shape == (8,)
+            continue
+        with pytest.raises(errors.CheckpointError, match=re.escape(f"{folder / name}.")):
+            replicant.load_variable(folder / name, told["key"])

@@ -2,7 +2,7 @@
 
 ``values/_objects`` names the values -> ``values/_values`` copies them to the host -> ``format/_storage`` writes and reads them ->
 ``values/_restore`` restores them. ``folders/_atomic_folder`` makes folders that are complete or do not exist, and ``folders/_lock``
-keeps two programs apart.
+keeps two programs apart. ``tensorflow`` reads what TensorFlow has written, and ``_inspect`` single values of either.
 """
 
 from ._checkpoint import Checkpoint

@@ -1,4 +1,4 @@
-"""Bytes of the files of a checkpoint: ranges of them, read into memory of their own, with their checksum."""
+"""Bytes of the files of a checkpoint: ranges of them, read into memory of their own."""
 
 import io
 from collections.abc import Iterator
@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...._crc32c import crc32c
 from ...folders._locations import is_remote
 from ...format._readers import Readers
 from ._damage import reading, require
 
-_PIECE = 1 << 20  # bytes whose checksum is computed while they are still in the processor's cache
-_PIECE_OF_STORE = 32 << 20  # bytes of an object that are held in addition,
-_AT_ONCE_OF_STORE = 64 << 20  # and those that several requests at once read into their place
+_PIECE = 1 << 20  # bytes of a file that are held while a part of a tensor is read
+_PIECE_OF_STORE = 32 << 20  # the same of an object, of which several requests at once read
 
 
 class FileBytes:
@@ -28,7 +26,7 @@ class FileBytes:
     def __init__(self, readers: Readers, name: str):
         self.path = readers.folder / name
         self._readers, self._name = readers, name
-        self.piece, self._at_once = (_PIECE_OF_STORE, _AT_ONCE_OF_STORE) if is_remote(readers.folder) else (_PIECE, _PIECE)
+        self.piece = _PIECE_OF_STORE if is_remote(readers.folder) else _PIECE
 
     def size(self) -> int:
         """Return the number of bytes.
@@ -55,17 +53,10 @@ class FileBytes:
         Raises:
             CheckpointError: If they are not there. No memory is taken before that is known.
         """
-        return self.read_summed(start, size, of)[0]
-
-    def read_summed(self, start: int, size: int, of: str = "") -> tuple[np.ndarray, int]:
-        """Read a range into memory of its own, and return it with its checksum. The rest is as in `read`."""
         with reading(self.path, of), self._opened(start, size, of) as file:
-            data, checksum = np.empty(size, np.uint8), 0
-            for at in range(0, size, self._at_once):
-                piece = data[at : at + self._at_once]
-                self._fill(file, piece, of)
-                checksum = crc32c(piece, checksum)
-            return data, checksum
+            data = _bytes_of(file, size, is_remote(self.path))
+            require(len(data) == size, self.path, f"it has become shorter while the bytes{of} were read")
+            return data
 
     def pieces(self, start: int, sizes: Iterator[int], size: int, of: str = "") -> Iterator[np.ndarray]:
         """Yield parts of a range that follow each other. The next one takes the place of the last one in memory.
@@ -105,3 +96,15 @@ class FileBytes:
             count = file.readinto(view[done:])
             require(bool(count), self.path, f"it has become shorter while the bytes{of} were read")
             done += count
+
+
+def _bytes_of(file: Any, size: int, remote: bool) -> np.ndarray:
+    """The next bytes of an open file, in memory of their own; fewer if the file ends.
+
+    The buffer that Python reads into becomes the array, without a copy. NumPy would ask for pages of 2 MiB, and where a virtual
+    machine has not used its memory yet, those take three times as long as all of the reading.
+    """
+    if not remote:
+        return np.frombuffer(io.BytesIO(file.read(size)).getbuffer(), np.uint8)
+    data = np.empty(size, np.uint8)  # which several requests fill at once
+    return data[: file.readinto(data.data)]
