@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -94,6 +95,7 @@ images, labels = np.zeros((rows, 28, 28, 1), "float32"), np.zeros(rows, "int32")
 model.fit(replicant.data.Dataset.from_tensor_slices((images, labels)).batch(rows))
 """
 
+RECORDED = DOCS.parent / "tests" / "tensorflow_files" / "weights" / "export_tf_keras"  # by model.export of Keras 2
 KEPT = DOCS / "pictures" / "plan_resnet50.json"  # what docs/pictures.py draws
 PLANS = {  # the page shows of all but the first one only the plan, not its table of scaling
     "plan": "replicant plan cnn.py --topology v5e:16x16",
@@ -114,6 +116,8 @@ def transcript(name: str) -> str | None:
         return "\n".join(_block(f"replicant {command} --help") for command in COMMANDS)
     if name == "new":
         return _block("replicant new digits")
+    if name == "checkpoint":
+        return _block("replicant checkpoint show exported", copies={"exported": RECORDED})
     if name == "doctor":
         return _block("replicant doctor", cut=100)
     return _block("cat train.py", "replicant migrate train.py", files={"train.py": PROGRAM})
@@ -139,8 +143,10 @@ def _figures(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _block(*commands: str, files: dict[str, str] | None = None, cut: int = 0) -> str:
+def _block(*commands: str, files: dict[str, str] | None = None, copies: dict[str, Path] | None = None, cut: int = 0) -> str:
     with tempfile.TemporaryDirectory() as folder:
+        for name, recorded in (copies or {}).items():
+            shutil.copytree(recorded, Path(folder) / name)
         for name, text in (files or {}).items():
             (Path(folder) / name).write_text(text)
         lines = []

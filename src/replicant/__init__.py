@@ -51,6 +51,7 @@ from .checkpoint import (
     list_variables,
     load_checkpoint,
     load_variable,
+    saved_model_variables,
 )
 from .kernels._control import install as _install_kernels
 from .profiling import profile
@@ -156,6 +157,7 @@ __all__ = [
     "remat",
     "run_elastic",
     "run_report",
+    "saved_model_variables",
     "scale_regularization_loss",
     "set_virtual_devices",
     "summary",

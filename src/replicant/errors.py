@@ -34,6 +34,7 @@ Each class also inherits from the built-in type that tf.distribute programs catc
     ├── NonFiniteError (RuntimeError)        a loss, or a value that a step would have written, is NaN or infinite
     ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
     ├── WriteError (OSError)                 a log that the disk does not take, as when it is full
+    ├── SummaryError (ValueError)            event files of TensorBoard that are missing or damaged
     ├── ProfileError (RuntimeError)          a profile that cannot be recorded or read
     ├── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
     │   └── DamagedCheckpointError           bytes are missing or have changed
@@ -176,6 +177,10 @@ class StepTimeoutError(ReplicantError, TimeoutError):
 
 class WriteError(ReplicantError, OSError):
     """A log cannot be written, because the disk is full, for example."""
+
+
+class SummaryError(ReplicantError, ValueError):
+    """Event files of TensorBoard are missing or damaged."""
 
 
 class ProfileError(ReplicantError, RuntimeError):

@@ -39,6 +39,10 @@ found = safetensors.numpy.load_file(folder / "model.safetensors")
 answer["same"] = sorted(found) == sorted(weights) and all(np.array_equal(found[name], weights[name]) for name in weights)
 export.load_safetensors(model, folder / "model.safetensors")
 model.fit(dataset, verbose=0)  # it goes on
+report = replicant.keras.load_weights(model, folder / "model.safetensors", by_name=True)
+loaded = {weight.path.removeprefix(f"{model.name}/"): keras.ops.convert_to_numpy(weight) for weight in model.weights}
+answer["loaded"] = sorted(report.taken) == sorted(found) and all(np.array_equal(found[name], loaded[name]) for name in loaded)
+model.fit(dataset, verbose=0)
 
 if importlib.util.find_spec("tensorflow") is None:
     try:

@@ -32,11 +32,12 @@ from PIL import Image
 
 import replicant
 from replicant import data as rd
+from replicant.checkpoint.weights import open_weights, write_safetensors
 from replicant.launch.engines._jobs import read_hosts_file
 from replicant.launch.record._events import Events
 from replicant.launch.record._goodput import read_job
 
-TENSORFLOW_FILES = Path(__file__).resolve().parents[1] / "tensorflow_files" / "bundles"
+RECORDED = Path(__file__).resolve().parents[1] / "tensorflow_files"
 SECONDS, HANGS = 5, 60  # of the processor for a file, and of the clock: other programs may keep it waiting
 SAME = object()  # the values must be those of the sound file
 SOME = object()  # each value must be one of the sound file, which does not say how many there are
@@ -313,7 +314,7 @@ def checkpoint(path: Path, change: str = "arrays") -> tuple[Path, Read, Any]:
 
 
 def tensorflow(path: Path, folder: str = "crafted", name: str = "small_blocks", change: str = ".index") -> tuple[Path, Read, Any]:
-    shutil.copytree(TENSORFLOW_FILES / folder, path)
+    shutil.copytree(RECORDED / "bundles" / folder, path)
     file = next(each for each in sorted(path.iterdir()) if each.name.startswith(name + change))
 
     def read() -> Any:
@@ -343,6 +344,32 @@ def hosts(path: Path) -> tuple[Path, Read, Any]:
 def vocabulary(path: Path) -> tuple[Path, Read, Any]:
     path.write_text("".join(f"token{i}\n" for i in range(40)))
     return path, lambda: replicant.keras.layers.StringLookup(vocabulary=str(path)).get_vocabulary(), ANY
+
+
+def weights(path: Path, data: bytes) -> tuple[Path, Read, Any]:
+    """HDF5 and safetensors have no checksums, so values may be any."""
+    path.write_bytes(data)
+
+    def read() -> Any:
+        with open_weights("path", path) as file:
+            return [(entry.name, file.read(entry.name).tolist()) for entry in file.entries.values()]
+
+    return path, read, ANY
+
+
+def tensors(path: Path) -> tuple[Path, Read, Any]:
+    write_safetensors(path, {"a": np.arange(20.0), "b/c": np.ones((3, 4), np.float32)})
+    return weights(path, path.read_bytes())
+
+
+def event_file(path: Path) -> tuple[Path, Read, Any]:
+    path.write_bytes((RECORDED / "events" / "events.out.tfevents.tensorflow2").read_bytes())
+
+    def read() -> Any:
+        tags = replicant.summary.read_scalars(path).get(".", {})
+        return [(tag, *point) for tag, points in tags.items() for point in points]
+
+    return path, read, SOME  # after the last record, nothing says that there were more
 
 
 FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
@@ -397,6 +424,10 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
     "run log": run_log,
     "hosts file": hosts,
     "vocabulary": vocabulary,
+    "weights, HDF5": lambda path: weights(path, (RECORDED / "weights" / "nested.h5").read_bytes()),
+    "weights, .keras": lambda path: weights(path, (RECORDED / "weights" / "sequential.keras").read_bytes()),
+    "weights, safetensors": tensors,
+    "event file": event_file,
 }
 
 

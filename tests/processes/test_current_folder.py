@@ -100,7 +100,9 @@ def test_the_traps_work(traps):
 def test_every_command(traps, programs, tmp_path):
     helped, logs = str(programs / "helped.py"), str(tmp_path / "logs")
     local = ["--workers", "2", "--log-dir", logs, helped]
+    weights = Path(__file__).resolve().parents[1] / "tensorflow_files" / "weights" / "nested.h5"
     commands = {
+        "checkpoint": ["show", str(weights)],
         "doctor": ["--no-self-test"],
         "launch": local,
         "launch on hosts": ["--hosts", "localhost:2", helped],

@@ -120,6 +120,11 @@ def dataset():
 
 
 """
+WEIGHTS = f"""\
+import shutil
+
+shutil.copytree({str(ROOT / "tests" / "tensorflow_files" / "weights")!r}, ".", dirs_exist_ok=True)
+"""
 MOVING_IN = f"""\
 import shutil
 
@@ -135,6 +140,7 @@ PRELUDES = {
     "clusters": "import replicant\n",
     "launch": LAUNCH,
     "moving-in": MOVING_IN,
+    "weights": WEIGHTS,
     "multi-worker": "import numpy\n\nfeatures, labels = numpy.ones((64, 3)), numpy.zeros(64)\n",
 }
 

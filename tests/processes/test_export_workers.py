@@ -23,6 +23,7 @@ def test_two_workers_export_the_same_model(tmp_path, sliced):
     chief, other = _group.Group(HERE / "_worker_export.py", 2, tmp_path, environ=environ).ended_well()
     assert np.abs(np.subtract(chief["outputs"], other["outputs"])).max() == 0
     assert (chief["devices"], chief["same"], other["same"]) == (1, True, True)
+    assert (chief["loaded"], other["loaded"]) == (True, True)
     files = {"model.safetensors"} if sliced == "1" else {"model.safetensors", "alone.safetensors"}
     if importlib.util.find_spec("tensorflow") is None:
         assert {path.name for path in folder.iterdir()} == files

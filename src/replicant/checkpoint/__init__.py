@@ -11,6 +11,7 @@ from ._manager import CheckpointManager
 from ._numbered import latest_checkpoint
 from ._options import CheckpointOptions
 from ._preemption import PreemptionCheckpointHandler
+from ._saved_model import saved_model_variables
 from .policy._termination import TerminationConfig
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "saved_model_variables",
 ]

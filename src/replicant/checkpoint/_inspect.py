@@ -88,7 +88,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> CheckpointReader:
     ...     reader.get_variable_to_shape_map(), reader.get_tensor("weights"), reader.has_tensor("bias")
     ({'step': [], 'weights': [2]}, array([1., 2.], dtype=float32), False)
     """
-    return CheckpointReader(_source("load_checkpoint: path", path))
+    return CheckpointReader(source_at("load_checkpoint: path", path))
 
 
 def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...]]]:
@@ -109,7 +109,7 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
     ...     replicant.list_variables(path)
     [('step', ()), ('weights', (2,))]
     """
-    source = _source("list_variables: path", path)
+    source = source_at("list_variables: path", path)
     return sorted((key, source.shape(key)) for key in source.keys())  # noqa: SIM118 - a source is no dict
 
 
@@ -131,10 +131,10 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
     ...     replicant.load_variable(path, "weights"), replicant.load_variable(path, "step")
     (array([1., 2.], dtype=float32), 7)
     """
-    return CheckpointReader(_source("load_variable: path", path)).get_tensor(name)
+    return CheckpointReader(source_at("load_variable: path", path)).get_tensor(name)
 
 
-def _source(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle | SaverFile:
+def source_at(what: str, path: str | os.PathLike[str]) -> OwnValues | TensorBundle | SaverFile:
     """Open what is at a path. A message begins with `what`."""
     place = place_of(what, path)
     if is_own(place):

@@ -26,7 +26,7 @@ class OwnValues:
     def __init__(self, folder: Place):
         self.path = str(folder)
         manifest = read_checked(folder)
-        self._arrays = {key: array for key, array in stored_arrays(folder, manifest).items() if _is_value(key)}
+        self._arrays = {key: array for key, array in stored_arrays(folder, manifest).items() if is_value(key)}
         self._numbers = {
             key: decode({"random_keys": {}, "states": {}, "copies": {}, "numbers": {key: number}}, {})[key]
             for key, number in manifest["meta"]["numbers"].items()
@@ -68,6 +68,6 @@ class OwnValues:
         raise CheckpointError(f"The checkpoint {self.path} has no value {key!r}. It has: {', '.join(names[:_MAX_NAMES])}{more}.")
 
 
-def _is_value(key: str) -> bool:
+def is_value(key: str) -> bool:
     """Whether an array is a value of an object, not one that Replicant stores in addition."""
     return not key.endswith(COPIES) and not key.startswith(".")

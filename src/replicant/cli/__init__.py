@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ..errors import ReplicantError
 from ._escaped import escaped
 
-COMMANDS = ("doctor", "launch", "migrate", "new", "plan", "report", "run")  # names; the module of "new" is `_new`
+COMMANDS = ("checkpoint", "doctor", "launch", "migrate", "new", "plan", "report", "run")  # names; the module of "new" is `_new`
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import importlib
 import io
 import os
 import runpy
@@ -14,6 +13,7 @@ from typing import Any
 
 from .._whole_file import write_whole
 from ..errors import ArgumentError, CommandError
+from ._named_function import named_function
 
 SUMMARY = "Predict what a program's training step will do on a topology: memory, exchanges, time and scaling."
 
@@ -66,19 +66,7 @@ def _program(text: str, arguments: list[str]) -> Callable[[], Any]:
         if not path.is_file():
             raise ArgumentError(f"The script {text!r} does not exist.")
         return lambda: _run_script(path, arguments)
-    module, _, function = text.partition(":")
-    if not function:
-        raise ArgumentError(f"{text!r} is neither a script (SCRIPT.py) nor MODULE:FUNCTION.")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except ModuleNotFoundError as error:
-        raise ArgumentError(f"There is no module {module!r} here: {error}.") from error
-    finally:
-        sys.path.pop(0)
-    if not callable(found):
-        raise ArgumentError(f"Module {module!r} has no function {function!r}.")
-    return found
+    return named_function(text, "neither a script (SCRIPT.py) nor MODULE:FUNCTION")
 
 
 def _run_script(path: Path, arguments: list[str]) -> None:

@@ -1,24 +1,19 @@
 """Weights of a model as safetensors: a file format that many libraries read, and that holds nothing but arrays."""
 
-import importlib
 import os
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..checkpoint.weights._safetensors import DTYPES, SafetensorsFile, import_library, write_safetensors
 from ..checkpoint.workers._chief import write_once
-from ..errors import ArgumentError, CheckpointError, ConfigurationError
+from ..errors import ArgumentError, CheckpointError
 from ..storage._urls import local_path
 from ..variables._known import ref_of
 from ..variables._slices import in_pieces, reading_once
 from ._libraries import library_of
-
-# What safetensors.numpy writes and reads. It writes some types of 8 bits, too, but cannot read them.
-_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-_DTYPES = ("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64")
 
 
 def save_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
@@ -51,19 +46,19 @@ def save_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
     ...         print(sorted(file.keys()))
     ['out/bias', 'out/kernel']
     """
-    library, named, file = _prepared(model, path, "save_safetensors")
+    of_model, named, file = _prepared(model, path, "save_safetensors")
     refs = {name: ref_of(variable) for name, variable in named.items()}
     for name, ref in refs.items():
-        if np.dtype(ref.dtype).name not in _DTYPES:
+        if np.dtype(ref.dtype) not in DTYPES.values():
             raise ArgumentError(
                 f"save_safetensors: the weight {name!r} has the dtype {np.dtype(ref.dtype).name}, which safetensors cannot give "
-                f"back as a NumPy array. It has {', '.join(_DTYPES)}."
+                f"back as a NumPy array. It has {', '.join(each.name for each in DTYPES.values())}."
             )
     reads = [(name, ref.get_raw()[0], ref.read_eagerly) for name, ref in refs.items() if in_pieces(ref.get_raw()[0])]
     if not reads:
         _write(file, refs)
         return
-    with reading_once(f"save_safetensors of {library.name_of(model)}", reads):
+    with reading_once(f"save_safetensors of {of_model.name_of(model)}", reads):
         write_once(lambda: _write(file, refs), what="the file of safetensors")
 
 
@@ -83,8 +78,8 @@ def load_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
         ConfigurationError: If the package safetensors is not installed.
         ContextError: If it is called while a step is traced.
     """
-    library, named, file = _prepared(model, path, "load_safetensors")
-    arrays, its_name = _read(file), library.name_of(model)
+    of_model, named, file = _prepared(model, path, "load_safetensors")
+    arrays, its_name = _read(file), of_model.name_of(model)
     if named.keys() != arrays.keys():
         missing, more = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
         raise CheckpointError(
@@ -100,56 +95,28 @@ def load_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
                 f"shape {tuple(ref.shape)} and the dtype {np.dtype(ref.dtype)} in the model."
             )
     for name, variable in named.items():
-        library.assign(variable, arrays[name])
+        of_model.assign(variable, arrays[name])
 
 
 def _prepared(model: Any, path: Any, method: str) -> tuple[Any, dict[str, Any], Path]:
     """Return the model's library, its variables by name, and the path, all of them checked."""
-    library, file = library_of(model, method), local_path(f"{method}: path", path)
-    library.check_built(model)
-    weights = library.weights(model)
+    of_model, file = library_of(model, method), local_path(f"{method}: path", path)
+    of_model.check_built(model)
+    weights = of_model.weights(model)
     if twice := [name for name, count in Counter(name for name, _ in weights).items() if count > 1]:
         raise ArgumentError(
-            f"{method}: several weights of {library.name_of(model)} have the name {twice[0]!r}, under which a file holds one. Give "
-            "their layers other names."
+            f"{method}: several weights of {of_model.name_of(model)} have the name {twice[0]!r}, under which a file holds one. "
+            "Give their layers other names."
         )
-    _library()
-    return library, dict(weights), file
+    import_library("safetensors.numpy")
+    return of_model, dict(weights), file
 
 
 def _write(file: Path, refs: dict[str, Any]) -> None:
     arrays = {name: np.ascontiguousarray(np.asarray(ref.read_eagerly())).reshape(ref.shape) for name, ref in refs.items()}
-    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")
-    library, problem = _library(), importlib.import_module("safetensors").SafetensorError
-    try:
-        part.touch()
-        mode = part.stat().st_mode
-        library.save_file(arrays, part)
-        part.chmod(mode)  # the library lets only its owner read the file
-        part.replace(file)
-    except (problem, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CheckpointError(
-            f"{file} cannot be written: {reason}. Name a file in a folder that exists and can be written."
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_safetensors(file, arrays)
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
-    problem = importlib.import_module("safetensors").SafetensorError
-    try:
-        return _library().load_file(file)
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error}.") from error
-    except problem as error:
-        raise CheckpointError(f"{file} is no file of safetensors, or it is damaged: {error}.") from error
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("safetensors.numpy")
-    except ImportError as error:
-        raise ConfigurationError(
-            "Files of safetensors need the package safetensors: run pip install 'replicant-jax[export]'."
-        ) from error
+    with SafetensorsFile(file) as opened:
+        return {name: opened.read(name) for name in opened.entries}

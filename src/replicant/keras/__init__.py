@@ -10,11 +10,22 @@ from .micro_batches._step import use_micro_batches as use_micro_batches
 
 if TYPE_CHECKING:
     from . import callbacks, layers, utils
+    from .weights import WeightsReport, load_weights
 
-__all__ = ["callbacks", "layers", "use_micro_batches", "use_replica_statistics", "utils"]
+__all__ = [
+    "WeightsReport",
+    "callbacks",
+    "layers",
+    "load_weights",
+    "use_micro_batches",
+    "use_replica_statistics",
+    "utils",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in ("callbacks", "layers", "utils"):
         return importlib.import_module(f"{__name__}.{name}")
+    if name in ("WeightsReport", "load_weights"):
+        return getattr(importlib.import_module(f"{__name__}.weights"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

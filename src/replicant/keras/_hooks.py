@@ -121,6 +121,7 @@ HOOKS = (
     Hook(keras.Model, "export", ("self", "filepath", "format", "verbose"), (_files.export,)),
     Hook(saving_lib, "save_model", ("model", "filepath"), (_files.save_file, _files.save)),
     Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_files.save_file, _files.save)),
+    Hook(saving_lib, "_load_state", ("saveable", "weights_store", "assets_store", "inner_path")),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
     Hook(JAXTrainer, "__init__", ("self",), (_compile.remember,)),
@@ -203,6 +204,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_flatten_layers",
         "_inbound_nodes",
         "_layers",
+        "_non_trainable_variables",
         "_remat_mode",
         "_supports_masking",
         "_trainable",

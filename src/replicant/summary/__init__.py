@@ -1,6 +1,7 @@
-"""Writes summaries for TensorBoard, with the names of ``tf.summary`` and without TensorFlow.
+"""Writes summaries for TensorBoard, with the names of ``tf.summary`` and without TensorFlow, and reads scalars.
 
 Event files are written by tensorboardX (``pip install replicant-jax[tensorboard]``). With several workers, only the chief writes.
+Reading needs no other package.
 
     writer = replicant.summary.create_file_writer("logs")
     with writer.as_default():
@@ -12,6 +13,8 @@ from typing import Any
 
 from .. import errors as _errors
 from . import experimental as experimental
+from ._read import ScalarEvent as ScalarEvent
+from ._read import read_scalars as read_scalars
 from ._write import histogram as histogram
 from ._write import image as image
 from ._write import scalar as scalar
@@ -24,6 +27,7 @@ from ._writer import record_if as record_if
 from ._writer import should_record_summaries as should_record_summaries
 
 __all__ = [
+    "ScalarEvent",
     "SummaryWriter",
     "create_file_writer",
     "create_noop_writer",
@@ -31,6 +35,7 @@ __all__ = [
     "flush",
     "histogram",
     "image",
+    "read_scalars",
     "record_if",
     "scalar",
     "should_record_summaries",

@@ -13,13 +13,12 @@ STRATEGY, DATASET, TAPE, OPTIONS = (
     "replicant.GradientTape",
     "replicant.data.Options",
 )
-ARRAYS, READER = "tensorflow.TensorArray", "tensorflow.train.CheckpointReader"  # which have no counterpart
+ARRAYS = "tensorflow.TensorArray"  # which has no counterpart
 _ONE_BY_NAME = {
     "GradientTape": TAPE,
     "TensorArray": ARRAYS,
     "data.Options": OPTIONS,
     "data.experimental.make_csv_dataset": DATASET,
-    "train.load_checkpoint": READER,
     **{f"{PACKAGE}.{name}": BUILDER for name in ("builder", "builder_from_directory", "core.builder_from_directory")},
 }
 # The methods of a TensorArray that return one.

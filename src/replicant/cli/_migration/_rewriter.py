@@ -11,7 +11,7 @@ from ._conditions import Arrays
 from ._findings import Finding
 from ._kinds import Kinds, lacks
 from ._seeds import Seeds
-from .tables import _calls, _files, _functions, _names, _ops, _tfds
+from .tables import _calls, _files, _functions, _names, _ops, _tfds, _weights
 from .tables._advice import advice_for, advice_for_method, advice_for_package
 from .tables._definitions import BY_NAME
 from .tables._rewrite import Rewrite, code
@@ -72,6 +72,7 @@ class Rewriter(cst.CSTTransformer):
         self._uses_tensorflow = bool(m.findall(module, m.Name("tensorflow") | m.Name("keras")))
         self._imports_tensorflow = bool(m.findall(module, m.Name("tensorflow")))
         self._kinds = Kinds(self._name)
+        self._own_weights, self._saved_models = _weights.OwnWeights(), _weights.VariablesOnly()
         self._dropped: set[cst.CSTNode] = set()  # lists of devices that are left out
         self._virtual_from = 0  # the line where virtual devices are made
 
@@ -180,6 +181,8 @@ class Rewriter(cst.CSTTransformer):
         return cst.parse_expression(target)
 
     def _method_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
+        if original in self._saved_models.attributes:
+            return updated.value
         if original.attr.value == "lr" and "optimizer" in code(original.value).rpartition(".")[2]:
             self._note("check", original, "in Keras 3, an optimizer has learning_rate instead")
             return updated.with_changes(attr=cst.Name("learning_rate"))
@@ -199,11 +202,16 @@ class Rewriter(cst.CSTTransformer):
             self._handled.update(_calls.left_out(node))
         if self._loads_latest_weights(node) or self._transformation(node):
             self._handled.add(_inner(node).func)
+        if node in self._saved_models.calls:
+            self._handled.add(node.func)
         return name not in _TAKERS or _calls.logical_devices(node).node is None  # otherwise nothing of it is kept
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if self._loads_latest_weights(original_node):
-            return self._rewritten(original_node, updated_node, _calls.load_latest_weights(updated_node))
+            rewrite = _weights.load_latest_weights(updated_node, self._own_weights) or _calls.load_latest_weights(updated_node)
+            return self._rewritten(original_node, updated_node, rewrite)
+        if original_node in self._saved_models.calls:
+            return self._rewritten(original_node, updated_node, _weights.saved_variables(updated_node))
         if method := self._transformation(original_node):
             return self._rewritten(original_node, updated_node, _calls.apply_transformation(updated_node, method))
         name = self._name(original_node.func)
@@ -304,8 +312,10 @@ class Rewriter(cst.CSTTransformer):
         if method == "reset_states" and not original.args:
             self._note("check", original, "in Keras 3, the method is called reset_state")
             return updated.with_changes(func=func.with_changes(attr=cst.Name("reset_state")))
-        if method in ("save_weights", "load_weights") and self._imports_tensorflow:
-            return self._rewritten(original, updated, _files.saved_weights(updated, self._ending_of))
+        if method in _weights.HANDLERS and self._imports_tensorflow:
+            return self._rewritten(original, updated, _weights.HANDLERS[method](updated, self._ending_of, self._own_weights))
+        if _weights.is_loaded(func.value):
+            return self._of_loaded_weights(method, original, updated)
         if method == "get_shape" and not original.args:
             return func.with_changes(attr=cst.Name("shape"))
         if method == "as_list" and m.matches(original.func, m.Attribute(value=_SHAPE)):
@@ -316,6 +326,13 @@ class Rewriter(cst.CSTTransformer):
             return self._rewritten(original, updated, _calls.apply_gradients(updated))
         if method in _RENAMED:
             return updated.with_changes(func=func.with_changes(attr=cst.Name(_RENAMED[method])))
+        return updated
+
+    def _of_loaded_weights(self, method: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        """Translate what is done with the status that loading weights returns in TensorFlow."""
+        if method in _weights.MATCHED and not original.args:
+            return cst.ensure_type(updated.func, cst.Attribute).value
+        self._note("left", cst.ensure_type(original.func, cst.Attribute).attr, _weights.STATUS)
         return updated
 
     def _check_saved_model(self, node: cst.Call) -> None:
@@ -341,6 +358,8 @@ class Rewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         self._seeds.start(node)
+        self._own_weights.find(node, self._name)
+        self._saved_models.find(node, self._name, self._values)
         takers = [call for call in m.findall(node, m.Call()) if self._name(cst.ensure_type(call, cst.Call).func) in _TAKERS]
         self._virtual_from = max(map(self._line, takers), default=0)
         self._iterated = {x.iter for x in m.findall(node, m.For() | m.CompFor()) if isinstance(x, cst.For | cst.CompFor)}

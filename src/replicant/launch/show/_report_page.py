@@ -15,8 +15,8 @@ _MOST_BARS = 20_000  # in a picture, about
 _CROSS = 6.0  # units between two failures of a worker that are drawn apart
 
 
-def page_of(job: Account) -> str:
-    """Return the page."""
+def page_of(job: Account, more: Sequence[str] = ()) -> str:
+    """Return the page, with more HTML at its end."""
     whole = job.stop - job.start
     run, counted = sum(period.steps for period in job.periods), sum(period.counted_steps for period in job.periods)
     facts = f"{counted} of {run} steps counted, {len(job.periods)} group(s) of workers, {len(job.saves)} checkpoint(s)."
@@ -35,7 +35,7 @@ def page_of(job: Account) -> str:
         body += ["<h2>Lost, with the time until the next step</h2>", table(("cause", "times", "time"), rows, texts=(0,))]
     if job.workers:
         body += ["<h2>Workers</h2>", _workers(job)]
-    return document("replicant report", body)
+    return document("replicant report", [*body, *more])
 
 
 def _swatch(kind: str) -> str:

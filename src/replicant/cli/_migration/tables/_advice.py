@@ -122,8 +122,8 @@ NAMES = {
     "test": 'replicant.list_devices("GPU") lists the GPUs',
     "saved_model": 'model.save("name.keras") and keras.models.load_model; model.export(folder) for serving, which needs TensorFlow',
     "saved_model.load": (
-        'save the model as .keras and call keras.models.load_model("name.keras"); only Keras on TensorFlow runs a SavedModel, '
-        "with keras.layers.TFSMLayer(folder, call_endpoint=...)"
+        "nothing but TensorFlow runs a SavedModel: replicant.saved_model_variables(folder) reads its variables, and "
+        "replicant.keras.load_weights(model, folder) gives them to a model of the same code"
     ),
     "sparse": "JAX has no sparse tensors here: use dense ones",
     **_texts.ADVICE,
@@ -131,10 +131,6 @@ NAMES = {
     "summary": "tensorboardX.SummaryWriter, or replicant.keras.callbacks.TensorBoard with fit",
     "tpu": "delete it: replicant.TPUStrategy() finds and starts the TPU",
     "train": "replicant has Checkpoint, CheckpointManager, latest_checkpoint; encode_example is in replicant.data",
-    "train.load_checkpoint": (
-        "replicant.list_variables(path) gives the names and shapes, replicant.load_variable(path, name) a value; they read "
-        "checkpoints of Replicant, not those of TensorFlow"
-    ),
     "while_loop": "jax.lax.while_loop, or keras.ops.while_loop; a Python while where the condition is not an array",
 }
 
@@ -166,12 +162,6 @@ OBJECTS = {
         "stack": "keras.ops.stack(values)",
         "unstack": "values = list(keras.ops.unstack(x))",
         "write": "values.append(x)",
-    },
-    "tensorflow.train.CheckpointReader": {
-        "get_tensor": "replicant.load_variable(path, name)",
-        "get_variable_to_dtype_map": "replicant.load_variable(path, name).dtype",
-        "get_variable_to_shape_map": "dict(replicant.list_variables(path))",
-        "has_tensor": "name in dict(replicant.list_variables(path))",
     },
 }
 
