@@ -1,5 +1,6 @@
 """Reads a folder of TFDS twice, in batches, and prints the processor time of the second pass: reads_tfds.py READER FOLDER SIZE."""
 
+import importlib
 import json
 import sys
 import time
@@ -17,7 +18,7 @@ def by_replicant(folder: str, size: int) -> Callable[[], Iterable[Any]]:
 
 def by_tfds(folder: str, size: int) -> Callable[[], Iterable[Any]]:
     """With TensorFlow. TFDS would keep small datasets in memory."""
-    import tensorflow_datasets as tfds
+    tfds: Any = importlib.import_module("tensorflow_datasets")
 
     builder = tfds.builder_from_directory(folder)
     dataset = builder.as_dataset(split="train", read_config=tfds.ReadConfig(try_autocache=False)).batch(size)
