@@ -159,7 +159,8 @@ def _is_alone(environ: Environ) -> bool:
         if asked is not None and asked > 1:
             raise ClusterError(
                 f"{SOURCE}: {_name(environ, names)}={asked}, but this process was not started by srun. A batch script runs only "
-                "once, and would wait for others that nobody started. Write 'srun python ...' in the script."
+                "once, and would wait for others that nobody started. Write 'srun python ...' in the script. If it is to train "
+                "alone, set REPLICANT_SINGLE=1."
             )
     return True
 
