@@ -153,6 +153,8 @@ class Executable:
         try:
             return (self._launch or self._choose(inputs))(inputs, keeper)
         except _Untraced:  # before anything has started
+            # JAX would start a function whose first call has failed through its slower Python for ever.
+            self._jitted._clear_cache()  # noqa: SLF001 - only what C++ keeps is forgotten, no trace
             self._traced(inputs)
             return (self._launch or self._choose(inputs))(inputs, keeper)
 
