@@ -3,6 +3,7 @@
 import collections
 import contextvars
 import os
+import sys
 import tempfile
 import threading
 import warnings
@@ -562,3 +563,29 @@ def test_a_function_keeps_the_program_of_code_that_changes_what_it_reads(two) ->
     step = first_flag()
     kept = replicant.function(lambda x: two.reduce("SUM", two.run(step, (x,)), axis=None))
     assert [float(kept(jnp.float32(3.0))) for _ in range(3)] == [60.0, 60.0, 60.0]
+
+
+def through_python(fn: Callable[[], object]) -> int:
+    """How many functions of JAX are started through Python while a function runs."""
+    names = list[str]()
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        fn()
+    finally:
+        sys.setprofile(None)
+    return names.count("cache_miss")
+
+
+def test_steps_of_fit_are_started_without_the_python_of_jax(two) -> None:
+    """JAX would call a function through Python for ever if its first call had failed: slower, and Ctrl-C could lose the results."""
+    with two.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((31, 1), np.float32)  # the last batch has a program of its own
+
+    def fit() -> None:
+        model.fit(x, x, batch_size=4, epochs=2, verbose=0)
+
+    assert through_python(fit) > 2
+    fit()
+    assert through_python(fit) < 8, "of 16 steps"

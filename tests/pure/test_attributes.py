@@ -15,9 +15,8 @@ BEGUN_BY_LIBRARIES = {"BackupAndRestore", "IndexLookup", "Library", "Rewriter", 
 
 # They still set attributes when they are opened, entered or traced. No class joins them.
 STILL = {
-    *("Agent", "Cluster", "DirectoryLock", "Heartbeat", "Hook", "Intent", "MLflowTracker", "MicroBatches", "Processes"),
-    *("RayTransport", "Signals", "SlurmClusterResolver", "Team", "_Accumulation", "_Call", "_Custom", "_Due"),
-    "outside_stateless_scope",
+    *("Agent", "Cluster", "DirectoryLock", "Heartbeat", "Intent", "MLflowTracker", "Processes", "RayTransport", "Signals"),
+    *("SlurmClusterResolver", "Team", "_Call", "_Custom", "_Due", "outside_stateless_scope"),
 }
 
 

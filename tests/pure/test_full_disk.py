@@ -187,7 +187,7 @@ def test_caches_of_programs_keep_nothing(small):
 def test_pages_and_plots_are_errors_of_commands(small, capsys, tmp_path, monkeypatch):
     log = tmp_path / "run.jsonl"
     log.write_text('{"t": 1.0, "job": "a", "kind": "job", "command": ["a.py"], "workers": 1}\n')
-    monkeypatch.setattr("replicant.cli._report.page_of", lambda job: "x" * (2 * LIMIT))
+    monkeypatch.setattr("replicant.cli._report.page_of", lambda job, curves: "x" * (2 * LIMIT))
     assert main(["report", str(log), "--html", str(small / "page.html")]) != 0
     assert "cannot be written: " in capsys.readouterr().err
     assert names(small) == []

@@ -35,7 +35,7 @@ COMPARED = {  # functions of the user, and settings
     "OneByOne": ("", ""),
     "Counter": ("", "start step dtype"),
     "RandomNumbers": ("", "seed reshuffle"),
-    "Shards": ("", "size shards"),
+    "Shards": ("", "size shards folder"),
     "ExampleFiles": ("", "size"),
     "WholeFiles": ("fn", "known_spec reads"),
     "Batch": ("", "sizes drop_remainder"),
@@ -70,6 +70,9 @@ COMPARED = {  # functions of the user, and settings
     "GlobalShuffle": ("", "seed reshuffle"),
     "GroupShuffle": ("", "names seed reshuffle window"),
     "Drawing": ("", "seed reshuffle"),
+    "StepsOfExample": ("", "size columns_of_all features wrong"),
+    "_InTurn": ("fn", "cycle_length block_length"),
+    "_Slices": ("", "size"),
     "Shuffle": ("", "seed reshuffle buffer_size"),
 }
 

@@ -16,7 +16,7 @@ from .files.tfds._features import METHOD, check_decodable, undecoded, with_fast_
 from .files.tfds._format import Examples
 from .files.tfds._info import TFDSInfo, read_info
 from .files.tfds._splits import slices_of
-from .graph._graph import Node, nodes
+from .graph._graph import NOT_COMPARED, Node, nodes
 from .graph._structure import STRING, TensorSpec, flatten, map_leaves
 from .sources._sources import tensors
 from .transforms.mixtures._interleave import WHOLE, Interleave
@@ -209,7 +209,9 @@ def _for_each(split: Any, read: Callable[[str], Dataset], by_name: bool) -> Any:
 class _Slices(FileNames):
     """The names of files, and which examples of each to read. Sharding by files shards this node."""
 
-    spec: Any = (TensorSpec((), STRING), TensorSpec((), np.int64), TensorSpec((), np.int64))
+    spec: Any = dataclasses.field(
+        default=(TensorSpec((), STRING), TensorSpec((), np.int64), TensorSpec((), np.int64)), metadata=NOT_COMPARED
+    )
 
     @property
     def num_examples(self) -> int:

@@ -31,6 +31,7 @@ class GraphRestore(Restore):
         self._unclaimed: list[str] = []
         self._waiting_nodes: list[int] = []
         self._ahead: dict[int, np.ndarray] = {}  # what objects wait for, read with everything else
+        self._groups_never_saved: tuple[str, ...] = ()
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -69,7 +70,10 @@ class GraphRestore(Restore):
         return Match(self._bundle, self._graph, self._objects, inventory, by_order=self._by_order)
 
     def _claim(self, inventory: Inventory, growing: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        found, self._inventory = self._matched(inventory), inventory
+        found = self._matched(inventory)
+        self._groups_never_saved = tuple(
+            f"{name}/{group}" for name, item in inventory.objects.items() if (kind := kind_of(item)) for group in kind.never_saved
+        )
         new = {key: node for key, node in found.nodes.items() if key not in self._known}
         grows = [key for key in new if any(key.startswith(f"{each}/") for each in growing)]
         waiting = [node for nodes in found.waiting.values() for node in nodes] + [new.pop(key) for key in grows]
@@ -95,13 +99,7 @@ class GraphRestore(Restore):
 
     def _lacking(self, keys: Iterable[str]) -> tuple[str, ...]:
         lacking = [key for key in keys if key not in self._known]
-        apart = tuple(
-            f"{name}/{group}"
-            for name, item in self._inventory.objects.items()
-            if (kind := kind_of(item))
-            for group in kind.never_saved
-        )
-        self.never_saved = tuple(key for key in lacking if key.startswith(apart))
+        self.never_saved = tuple(key for key in lacking if key.startswith(self._groups_never_saved))
         return tuple(key for key in lacking if key not in self.never_saved)
 
     def _read(self, items: Mapping[str, Any]) -> None:
