@@ -51,6 +51,13 @@ RECOGNISED = {
         2,
         "127.0.0.1",
     ),
+    "MPICH 5.0.2 in a step of Slurm with the same numbers, read": (
+        HYDRA + ONE_HOST + SRUN + "PMI_RANK=1 MPI_LOCALRANKID=1 SLURM_PROCID=1",
+        "MPI",
+        1,
+        2,
+        "127.0.0.1",
+    ),
     "Intel MPI 2021.19, rank 0, run": (INTEL + ONE_HOST + "PMI_RANK=0 MPI_LOCALRANKID=0", "MPI", 0, 2, "127.0.0.1"),
     "Intel MPI 2021.19, rank 1, run": (INTEL + ONE_HOST + "PMI_RANK=1 MPI_LOCALRANKID=1", "MPI", 1, 2, "127.0.0.1"),
     "Open MPI 5.0.11, rank 0, run": (
@@ -112,13 +119,6 @@ RECOGNISED = {
     "srun --mpi=pmi2, read": (SRUN + "SLURM_PROCID=1 PMI_RANK=1 PMI_SIZE=2 PMI_FD=5", "Slurm", 1, 2, "n1"),
     "MVAPICH2 2.3, one host, read": (
         "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1 MV2_COMM_WORLD_LOCAL_SIZE=2 PMI_ID=1",
-        "MPI",
-        1,
-        2,
-        "127.0.0.1",
-    ),
-    "MVAPICH 3, read": (
-        "MVP_COMM_WORLD_RANK=1 MVP_COMM_WORLD_SIZE=2 MVP_COMM_WORLD_LOCAL_RANK=1 MVP_COMM_WORLD_LOCAL_SIZE=2",
         "MPI",
         1,
         2,
@@ -215,6 +215,10 @@ REFUSED = {
     "MPICH 5.0.2, mpiexec -pmi-port, one process on each host, run": (
         "HYDI_CONTROL_FD=7 PMI_HOSTNAME=vm PMI_ID=0 PMI_PORT=vm:46797 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1",
         "by PMI_ID=0 and PMI_PORT=vm:46797 (mpiexec -pmi-port), this process is one of several. If so, set PMI_RANK and PMI_SIZE",
+    ),
+    "MVAPICH 3": (
+        "MVP_COMM_WORLD_RANK=0 MVP_COMM_WORLD_SIZE=2",
+        "set JAX_PROCESS_ID=$MVP_COMM_WORLD_RANK, JAX_NUM_PROCESSES=$MVP_",
     ),
     "Horovod, read": (
         "HOROVOD_RANK=0 HOROVOD_SIZE=2",

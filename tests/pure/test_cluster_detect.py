@@ -140,7 +140,7 @@ DOUBTS = [
     ({"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0"}, "by PALS_RANKID=0 and PALS_LOCAL_RANKID=0 (MPICH"),
     ({"ALPS_APP_PE": "0"}, "ALPS_APP_PE=0 (Cray ALPS)"),
     ({"FLUX_TASK_RANK": "0", "FLUX_JOB_NNODES": "4"}, "FLUX_TASK_RANK=0 and FLUX_JOB_NNODES=4 (Flux)"),
-    ({"MV2_COMM_WORLD_RANK": "1"}, "MV2_COMM_WORLD_RANK=1 (MVAPICH)"),
+    ({"MV2_COMM_WORLD_RANK": "1"}, "MV2_COMM_WORLD_RANK=1 (MVAPICH2)"),
     ({"RANK": "0", "LOCAL_RANK": "0"}, "RANK=0 and LOCAL_RANK=0 (torchrun)"),
     ({"WORLD_SIZE": "4", "MASTER_ADDR": "node1"}, "WORLD_SIZE=4 and MASTER_ADDR=node1 (torchrun)"),
     ({"PET_NNODES": "1:2"}, "PET_NNODES=1:2 (torchrun)"),

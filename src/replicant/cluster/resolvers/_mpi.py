@@ -46,22 +46,24 @@ class _Launcher:
 
 
 # Those with names of their own come before those that share the names of PMI. The sources of the names:
-# Flux: flux-core, doc/man7/flux-environment.rst. PALS: flux-coral2, src/shell/plugins/cray_pals.c, and Cray's own libpals.
-# MVAPICH: mvapich2, src/pm/mpirun/mpispawn.c. JSM: the manual of jsrun. Hydra: seen in mpich 5.0.2 and impi-rt 2021.19.
+# Flux: flux-core, doc/man7/flux-environment.rst. PALS: HPE's pals.h, and Slurm's mpi/cray_shasta, which sets the same.
+# MVAPICH2: src/pm/mpirun/mpispawn.c. JSM: as programs for it read them. Hydra: seen in mpich 5.0.2 and impi-rt 2021.19.
 _LAUNCHERS = (
     _Launcher("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", ("FLUX_TASK_LOCAL_ID",), hosts="FLUX_JOB_NNODES", job="FLUX_JOB_ID"),
     _Launcher(
-        "Cray PALS", "PALS_RANKID", "PMI_SIZE", ("PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"), ("PMI_LOCAL_SIZE",), job="PALS_APID"
+        "Cray PALS",
+        "PALS_RANKID",
+        "PMI_SIZE",
+        ("PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"),
+        ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
+        job="PALS_APID",
     ),
-    *(
-        _Launcher(
-            "MVAPICH",
-            f"{brand}_COMM_WORLD_RANK",
-            f"{brand}_COMM_WORLD_SIZE",
-            (f"{brand}_COMM_WORLD_LOCAL_RANK",),
-            (f"{brand}_COMM_WORLD_LOCAL_SIZE",),
-        )
-        for brand in ("MV2", "MVP")
+    _Launcher(
+        "MVAPICH2",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        ("MV2_COMM_WORLD_LOCAL_RANK",),
+        ("MV2_COMM_WORLD_LOCAL_SIZE",),
     ),
     _Launcher("IBM JSM", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ("JSM_NAMESPACE_LOCAL_RANK",), ("JSM_NAMESPACE_LOCAL_SIZE",)),
     _Launcher(
@@ -76,7 +78,7 @@ _LAUNCHERS = (
 
 
 def find(environ: Environ) -> FoundClusterResolver | None:
-    """The resolver for processes that MPICH, Intel MPI, Cray PALS, MVAPICH, IBM JSM or Flux has started, or None.
+    """The resolver for processes that MPICH, Intel MPI, Cray PALS, MVAPICH2, IBM JSM or Flux has started, or None.
 
     On one host, the processes meet on loopback. On several, ``JAX_COORDINATOR_ADDRESS`` must be set, because none of these
     launchers tells a process where the others are. Processes that Slurm has started are left to Slurm's own variables.
@@ -110,10 +112,14 @@ def find(environ: Environ) -> FoundClusterResolver | None:
 
 
 def _is_from_slurm(environ: Environ, launcher: _Launcher) -> bool:
-    """Whether srun set these variables, beside its own, which also tell the hosts."""
-    theirs = (first(environ, "SLURM_PROCID"), first(environ, "SLURM_STEP_NUM_TASKS"))
-    mine = (first(environ, launcher.rank), first(environ, launcher.count))
-    return all(their and my and their[1] == my[1] for their, my in zip(theirs, mine, strict=True))
+    """Whether srun set the variables of PMI beside its own, which also tell the hosts.
+
+    An mpiexec inside a step of Slurm may have the same numbers by chance, but Hydra leaves names of its own.
+    """
+    if launcher.count != "PMI_SIZE" or first(environ, "HYDI_CONTROL_FD", "HYDRA_BSTRAP_LOCALHOST"):
+        return False
+    theirs = (number(environ, "SLURM_PROCID"), number(environ, "SLURM_STEP_NUM_TASKS"))
+    return None not in theirs and theirs == (number(environ, launcher.rank), number(environ, launcher.count))
 
 
 def _local(environ: Environ, launcher: _Launcher, count: int) -> tuple[int, int] | None:

@@ -74,7 +74,7 @@ _LAUNCHERS = (
     _Launcher("JAXJob", ("NUM_PROCESSES",), ("PROCESS_ID",), ("PROCESS_ID",), "PROCESS_ID, NUM_PROCESSES and COORDINATOR_ADDRESS"),
     _Launcher(
         "MPICH, Intel MPI or Cray PALS",
-        counts=("PMI_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+        counts=("PMI_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
         ranks=("PMI_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),
         marks=("PMI_RANK", "PALS_RANKID"),
         needed="PMI_RANK and PMI_SIZE",
@@ -82,17 +82,15 @@ _LAUNCHERS = (
     ),
     _Launcher("mpiexec -pmi-port", ranks=("PMI_ID",), marks=("PMI_ID", "PMI_PORT"), needed="PMI_RANK and PMI_SIZE"),
     _Launcher("Cray ALPS", ranks=("ALPS_APP_PE",), marks=("ALPS_APP_PE",)),
-    *(
-        _Launcher(
-            "MVAPICH",
-            (f"{brand}_COMM_WORLD_SIZE", f"{brand}_COMM_WORLD_LOCAL_SIZE"),
-            (f"{brand}_COMM_WORLD_RANK", f"{brand}_COMM_WORLD_LOCAL_RANK"),
-            (f"{brand}_COMM_WORLD_RANK",),
-            f"{brand}_COMM_WORLD_RANK and {brand}_COMM_WORLD_SIZE",
-            source=_mpi.SOURCE,
-        )
-        for brand in ("MV2", "MVP")
+    _Launcher(
+        "MVAPICH2",
+        counts=("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ranks=("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+        marks=("MV2_COMM_WORLD_RANK",),
+        needed="MV2_COMM_WORLD_RANK and MV2_COMM_WORLD_SIZE",
+        source=_mpi.SOURCE,
     ),
+    _Launcher("MVAPICH", ("MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE"), ("MVP_COMM_WORLD_RANK",), ("MVP_COMM_WORLD_RANK",)),
     _Launcher(
         "Flux",
         counts=("FLUX_JOB_SIZE", "FLUX_JOB_NNODES"),
