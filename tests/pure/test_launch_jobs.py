@@ -230,6 +230,7 @@ def test_the_environment_of_a_worker() -> None:
         "NO_PROXY": "x",
         "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:1",
         "TF_CONFIG": "{}",
+        "REPLICANT_SINGLE": "1",
         "XLA_FLAGS": "--a --xla_force_host_platform_device_count=8",
         "NPROC": "4",
     }
