@@ -138,11 +138,11 @@ RECOGNISED = {
         4,
         "n1:5",
     ),
-    "JAXJob, training-operator 1.9, process 0, read": (JAX_JOB + "PROCESS_ID=0", "JAXJob", 0, 2, "job-worker-0:6666"),
-    "JAXJob, training-operator 1.9, process 1, read": (JAX_JOB + "PROCESS_ID=1", "JAXJob", 1, 2, "job-worker-0:6666"),
+    "JAXJob, training-operator v1, process 0, read": (JAX_JOB + "PROCESS_ID=0", "JAXJob", 0, 2, "job-worker-0:6666"),
+    "JAXJob, training-operator v1, process 1, read": (JAX_JOB + "PROCESS_ID=1", "JAXJob", 1, 2, "job-worker-0:6666"),
     "LeaderWorkerSet, leader, read": (LWS + "LWS_WORKER_INDEX=0", "LeaderWorkerSet", 0, 2, "lws-0.lws.default:55527"),
     "LeaderWorkerSet, worker, read": (LWS + "LWS_WORKER_INDEX=1", "LeaderWorkerSet", 1, 2, "lws-0.lws.default:55527"),
-    "PyTorchJob, training-operator 1.9, read": (
+    "PyTorchJob, training-operator v1, read": (
         "RANK=1 WORLD_SIZE=2 MASTER_ADDR=pj-master-0 MASTER_PORT=23456 PET_NNODES=2",
         "torchrun",
         1,

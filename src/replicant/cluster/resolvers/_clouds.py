@@ -43,7 +43,7 @@ def find_sagemaker(environ: Environ) -> FoundClusterResolver | None:
 def find_vertex_ai(environ: Environ) -> FoundClusterResolver | None:
     """The resolver for the replicas of a Vertex AI training job that ``CLUSTER_SPEC`` lists, or None.
 
-    Worker pool 0 is the chief, and pool 1 the other workers. Source: "Environment variables for special Vertex AI variables".
+    Worker pool 0 is the chief, and pool 1 the other workers. Source: "The format of CLUSTER_SPEC" in Vertex AI's documentation.
 
     Raises:
         ClusterError: If a replica has no address, or if it is not said which one this is, or if there are other pools.

@@ -22,7 +22,7 @@ _LEADER_WORKER_SET = ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS"
 
 
 def find_jax_job(environ: Environ) -> FoundClusterResolver | None:
-    """The resolver for the pods of a JAXJob, or None. Source: training-operator 1.9, pkg/controller.v1/jax/envvar.go.
+    """The resolver for the pods of a JAXJob, or None. Source: training-operator (v1), pkg/controller.v1/jax/envvar.go.
 
     Raises:
         ClusterError: If a variable is missing or contradicts another one.
