@@ -2,8 +2,10 @@
 
 import json
 
+import jax
 import pytest
 
+import replicant
 from replicant import cli
 from replicant.cli import _checkup
 from replicant.cli._checkup import Result, _facts, _runner
@@ -52,6 +54,10 @@ def test_versions(change, state, remedy):
         ("3.14.0", "Python 3.14.0 is newer than the versions that this release was tested with (up to Python 3.13)"),
     ],
 )
+def test_the_version_of_this_distribution_is_told():
+    assert _facts.versions({}).detail.startswith(f"replicant {replicant.__version__}, jax {jax.__version__}, ")
+
+
 def test_python(version, remedy):
     assert _facts.judge_python(version, "here") == Result("python", "ok", f"{version} here", remedy)
 
