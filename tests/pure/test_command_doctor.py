@@ -54,10 +54,6 @@ def test_versions(change, state, remedy):
         ("3.14.0", "Python 3.14.0 is newer than the versions that this release was tested with (up to Python 3.13)"),
     ],
 )
-def test_the_version_of_this_distribution_is_told():
-    assert _facts.versions({}).detail.startswith(f"replicant {replicant.__version__}, jax {jax.__version__}, ")
-
-
 def test_python(version, remedy):
     assert _facts.judge_python(version, "here") == Result("python", "ok", f"{version} here", remedy)
 
@@ -199,3 +195,7 @@ def test_on_a_terminal_the_table_says_what_is_being_looked_at(monkeypatch, capsy
 def test_the_self_test_is_alone():
     environ = WORKERS | {"SLURM_JOB_ID": "1", "RANK": "0", "WORLD_SIZE": "2", "HTTPS_PROXY": "x", "http_proxy": "x", "HOME": "/h"}
     assert _runner.alone(environ) == {"HOME": "/h"}
+
+
+def test_the_version_of_this_distribution_is_told():
+    assert _facts.versions({}).detail.startswith(f"replicant {replicant.__version__}, jax {jax.__version__}, ")
