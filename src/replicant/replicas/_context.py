@@ -53,6 +53,9 @@ class ReplicaContext:
 
     Call ``replicant.get_replica_context()`` inside ``strategy.run`` to get it.
 
+    The collectives of JAX work there as well. For them, the axis of the replicas is ``"replica"``, as in
+    ``jax.lax.psum(x, "replica")``, and they count replicas, not rows.
+
     Semantics: tf.distribute.ReplicaContext.
 
     >>> import jax.numpy as jnp, replicant

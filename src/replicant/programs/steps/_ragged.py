@@ -7,6 +7,7 @@ long as n ordinary steps. XLA merges what is the same on all replicas (the optim
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ...errors import RaggedStepError
 from ...reductions import _checks, _unequal
 from ...reductions._causes import Input
 from ...reductions._same_values import Numbering
+from ...replicas._collectives import AXIS
 from ...replicas._context import as_mirrored
 from ...replicas._values import PerReplica, is_array, is_same_object
 from ...tracing.jaxprs._closed_jaxpr import ClosedJaxpr
@@ -23,9 +25,10 @@ from ...tracing.replicas._interpreter import evaluate
 from ...variables._ref import Ref
 from ..arguments._result_template import ResultTemplate
 from ..arguments._signature import ARRAY
+from ._named_axis import with_exchanges
 from ._ragged_exchanges import Questions, RaggedGroup, Rows, Suspended, agree
 from ._rehearsal import Rehearsal, rehearse, rehearse_until_learned
-from ._side_by_side import side_by_side
+from ._side_by_side import answer_alone, side_by_side
 from ._step_inputs import StepInputs
 from ._variable_checks import check_agreement
 
@@ -85,7 +88,9 @@ def _rehearse(step: StepInputs, arrays: list[Any], index: int, asked: Questions,
     def group_of(replica_id: Any) -> RaggedGroup:
         return RaggedGroup(step.num_replicas, index, replica_id, step.facts, asked, guesses=guesses)
 
-    return rehearse(step, group_of, jnp.asarray(index, jnp.int32), arrays, index=index)
+    number = jnp.asarray(index, jnp.int32)
+    found = rehearse(step, group_of, number, arrays, index=index, axes=[(AXIS, step.num_replicas)])
+    return dataclasses.replace(found, closed=with_exchanges(found.closed, step.num_replicas))
 
 
 def _check_reductions(step: StepInputs, traces: Sequence[Rehearsal], varying: list[bool], num_refs: int) -> None:
@@ -111,8 +116,9 @@ def _number(step: StepInputs, traces: Sequence[Rehearsal], refs: list[Ref], vary
 
 def _compute_together(jaxprs: Sequence[ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]) -> Rows:
     """Evaluate the replicas' traces side by side, in the trace of the surrounding program."""
+    answer = answer_alone(has_rows) if len(jaxprs) == 1 else None
     traces = zip(jaxprs, inputs, strict=True)
-    return side_by_side([evaluate(closed.jaxpr, closed.consts, values, varying, None) for closed, values in traces], has_rows)
+    return side_by_side([evaluate(closed.jaxpr, closed.consts, values, varying, answer) for closed, values in traces], has_rows)
 
 
 def _write_back(step: StepInputs, traces: Sequence[Rehearsal], answers: Rows) -> None:

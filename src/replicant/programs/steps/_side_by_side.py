@@ -14,7 +14,7 @@ from ...errors import RaggedStepError
 from ...replicas._copies import VariableAggregation
 from ...tracing.jaxprs._marks import exchange_p, gradient_p, sync_p
 from ...tracing.replicas._interpreter import pull_rows
-from ...tracing.replicas._requests import JointPath, JointPull, JointPullback, Question, Request, Steps
+from ...tracing.replicas._requests import Answer, JointPath, JointPull, JointPullback, Question, Request, Steps
 from ._ragged_exchanges import Rows, total_of
 
 
@@ -76,6 +76,11 @@ def _answer(asked: list[Any], has_rows: Sequence[bool]) -> Sequence[Any]:
             return _sync(asked, has_rows)
         case _:
             return asked[0].eqn.params["joint"]([question.values for question in asked])
+
+
+def answer_alone(has_rows: Sequence[bool]) -> Answer:
+    """Return what answers the exchanges of the only replica, also in loops and on the paths of gradients."""
+    return lambda question: _answer([question], has_rows)[0]
 
 
 def _differentiate(asked: Sequence[JointPath], has_rows: Sequence[bool]) -> list[tuple[JointPullback, list[Any]]]:
