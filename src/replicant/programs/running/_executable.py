@@ -52,7 +52,7 @@ class Executable:
         self.placement = placement
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
         self._home = placement.mirrored if placement.on_one_device else None
-        self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=self._home)
+        self._jitted: Any = jax.jit(self._with_token, donate_argnums=0, out_shardings=self._home)
         self.may_fail = False
         self._host_errors: HostErrors | None = None
         self._launch: Launch | None = None  # chosen by the first start
