@@ -17,7 +17,8 @@ from .errors import ArgumentError, ArgumentTypeError, GradientError, RaggedStepE
 from .replicas._values import is_array
 from .tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from .tracing.jaxprs._marks import asks_outer_tape
-from .tracing.replicas._interpreter import Question, run_alone
+from .tracing.replicas._interpreter import run_alone
+from .tracing.replicas._requests import Question
 from .variables import _recorder
 from .variables._known import is_variable, ref_of, variable_of
 from .variables._recorder import Recorder

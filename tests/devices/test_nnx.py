@@ -510,3 +510,17 @@ def test_another_flax_is_refused(monkeypatch):
     monkeypatch.setattr(_hooks, "_EXPECTED", [(nnx.RngStream, "draw", ("self",))])
     with pytest.raises(BackendError, match=r"Flax [\d.]+ is not supported: RngStream\.draw is not what Replicant knows"):
         _hooks.check()
+
+
+def test_keys_of_a_replica_are_no_parts_of_a_key():
+    """In JAX 0.12, ``fold_in(key, 1)`` is ``split(key)[1]``. So replica 1 must get another key."""
+    strategy = mirrored(4)
+    with strategy.scope():
+        rngs = nnx.Rngs(3)
+
+    def step(rngs):
+        key = rngs()
+        return jax.random.key_data(jnp.stack([key, *jax.random.split(key, 4)]))
+
+    keys = np.concatenate(strategy.experimental_local_results(strategy.run(step, args=(rngs,))))
+    assert len(np.unique(keys, axis=0)) == 20

@@ -190,11 +190,17 @@ def draw(original: Any, stream: Any) -> Any:
     return jax.random.wrap_key_data(jnp.where(replica == 0, data, folded), impl=jax.random.key_impl(key))
 
 
+_REPLICAS = 0x7E93A11C  # arbitrary
+
+
 def _folded(key: Any, replica: Any) -> Any:
-    fold = jax.random.fold_in
+    # `fold_in(key, r)` is `split(key)[r]` in JAX 0.12, which a step may draw with as well. The constant leads away from it.
+    def fold(key: Any) -> Any:
+        return jax.random.fold_in(jax.random.fold_in(key, _REPLICAS), replica)
+
     for _ in key.shape:  # a stream that was split holds several keys
-        fold = jax.vmap(fold, in_axes=(0, None))
-    return fold(key, replica)
+        fold = jax.vmap(fold)
+    return fold(key)
 
 
 def mirror_welford(raw_value: RawValue, metric: Any) -> None:

@@ -20,6 +20,7 @@ from ..variables._ref import Ref
 from .arguments._number_guards import Tape
 from .arguments._result_template import ResultTemplate, array_homes, kind_in_program
 from .steps._pathless_gradients import learn
+from .steps._run import AxisNamed
 
 # Calls the function in the trace of a recorder, with arrays and with what gives it its numbers.
 Call = Callable[[CrossRecorder, Sequence[Any], Inputs | None], Any]
@@ -74,6 +75,8 @@ def trace(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement)
             found = _once(call, avals, numbers, placement, facts, start=start)
         except PlacementFound as other:
             start = other.placement
+            continue
+        except AxisNamed:
             continue
         assert found.closed is not None
         if not (found.uses_tape and learn(facts, [found.closed.jaxpr])):

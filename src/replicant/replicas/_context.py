@@ -53,6 +53,9 @@ class ReplicaContext:
 
     Call ``replicant.get_replica_context()`` inside ``strategy.run`` to get it.
 
+    The collectives of JAX work there as well. For them, the axis of the replicas is ``"replica"``, as in
+    ``jax.lax.psum(x, "replica")``, and they count replicas, not rows.
+
     Semantics: tf.distribute.ReplicaContext.
 
     >>> import jax.numpy as jnp, replicant
@@ -89,7 +92,8 @@ class ReplicaContext:
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
         """Combine `value` over all replicas, and give every replica the result.
 
-        The gradient of an all-reduce is the all-reduce of the incoming gradients.
+        The gradient of an all-reduce is the all-reduce of the incoming gradients, also where the replicas have different numbers
+        of rows.
 
         Args:
             op: ``"SUM"`` or ``"MEAN"``, or a ReduceOp. MEAN of integers gives floats.
@@ -112,6 +116,10 @@ class ReplicaContext:
 
     def all_gather(self, value: Any, axis: int) -> Any:
         """Concatenate `value` over all replicas along `axis`, in replica order, and give every replica the result.
+
+        The gradient of a replica's value is its part of the sum of the incoming gradients of all replicas. So a loss that compares
+        its rows with all rows, as those of SimCLR and CLIP do, has the gradient of one device, once the replicas' gradients are
+        added up.
 
         Args:
             value: An array of rank >= 1, or a nested structure of such arrays. Sizes along `axis` may differ between replicas.

@@ -4,7 +4,7 @@ What is used for the first time leaves an equation in the trace that defines it.
 define become inputs of its jaxpr.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,15 +21,21 @@ def _shape_of_input(anchor: Any, *, aval: Any, number: int) -> Any:
     return aval
 
 
-def make_jaxpr(fn: "Callable[..., list[Any]]", *args: Any) -> "tuple[ClosedJaxpr, Inputs]":
-    """Trace ``fn(inputs, *args)``. `Inputs.arranged` makes of the jaxpr one that can be computed."""
+def make_jaxpr(fn: "Callable[..., list[Any]]", *args: Any, axes: Sequence[tuple[str, int]] = ()) -> "tuple[ClosedJaxpr, Inputs]":
+    """Trace ``fn(inputs, *args)``. `Inputs.arranged` makes of the jaxpr one that can be computed.
+
+    Args:
+        fn: The function.
+        *args: Its arguments.
+        axes: The names and sizes of axes to bind in it.
+    """
     made: list[Inputs] = []
 
     def flat(anchor: Any, *args: Any) -> list[Any]:
         made.append(Inputs(anchor))
         return fn(made[-1], *args)
 
-    return jax.make_jaxpr(flat)(jax.ShapeDtypeStruct((), bool), *args), made[-1]
+    return jax.make_jaxpr(flat, axis_env=axes or None)(jax.ShapeDtypeStruct((), bool), *args), made[-1]
 
 
 class Inputs:

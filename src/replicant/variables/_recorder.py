@@ -68,6 +68,7 @@ class Facts:
         answers: The shapes in the exchanges of a ragged step.
         objects: The Python objects that all replicas together bring to these exchanges.
         several: Whether there are several traces, of replicas of different sizes.
+        names_axis: Whether a collective of JAX names the axis of the replicas, in a step of one replica.
         runs: The same for each call of ``run`` in the function.
     """
 
@@ -76,6 +77,7 @@ class Facts:
         self.answers: dict[int, Any] = {}
         self.objects: dict[int, list[Any]] = {}
         self.several = False
+        self.names_axis = False
         self.runs: list[Facts] = []
 
 

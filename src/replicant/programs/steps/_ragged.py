@@ -7,6 +7,7 @@ long as n ordinary steps. XLA merges what is the same on all replicas (the optim
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,17 +17,18 @@ from ...errors import RaggedStepError
 from ...reductions import _checks, _unequal
 from ...reductions._causes import Input
 from ...reductions._same_values import Numbering
+from ...replicas._collectives import AXIS
 from ...replicas._context import as_mirrored
-from ...replicas._copies import VariableAggregation
 from ...replicas._values import PerReplica, is_array, is_same_object
 from ...tracing.jaxprs._closed_jaxpr import ClosedJaxpr
-from ...tracing.jaxprs._marks import exchange_p, sync_p
-from ...tracing.replicas._interpreter import Question, evaluate
+from ...tracing.replicas._interpreter import evaluate
 from ...variables._ref import Ref
 from ..arguments._result_template import ResultTemplate
 from ..arguments._signature import ARRAY
-from ._ragged_exchanges import Questions, RaggedGroup, Rows, Suspended, agree, total_of
+from ._named_axis import with_exchanges
+from ._ragged_exchanges import Questions, RaggedGroup, Rows, Suspended, agree
 from ._rehearsal import Rehearsal, rehearse, rehearse_until_learned
+from ._side_by_side import answer_alone, side_by_side
 from ._step_inputs import StepInputs
 from ._variable_checks import check_agreement
 
@@ -86,7 +88,9 @@ def _rehearse(step: StepInputs, arrays: list[Any], index: int, asked: Questions,
     def group_of(replica_id: Any) -> RaggedGroup:
         return RaggedGroup(step.num_replicas, index, replica_id, step.facts, asked, guesses=guesses)
 
-    return rehearse(step, group_of, jnp.asarray(index, jnp.int32), arrays, index=index)
+    number = jnp.asarray(index, jnp.int32)
+    found = rehearse(step, group_of, number, arrays, index=index, axes=[(AXIS, step.num_replicas)])
+    return dataclasses.replace(found, closed=with_exchanges(found.closed, step.num_replicas))
 
 
 def _check_reductions(step: StepInputs, traces: Sequence[Rehearsal], varying: list[bool], num_refs: int) -> None:
@@ -112,59 +116,9 @@ def _number(step: StepInputs, traces: Sequence[Rehearsal], refs: list[Ref], vary
 
 def _compute_together(jaxprs: Sequence[ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]) -> Rows:
     """Evaluate the replicas' traces side by side, in the trace of the surrounding program."""
-    machines = [evaluate(closed.jaxpr, closed.consts, values, varying, None) for closed, values in zip(jaxprs, inputs, strict=True)]
-    results: Rows = [[] for _ in machines]
-    questions: dict[int, Question] = {}
-    for r, machine in enumerate(machines):
-        _advance(machine, None, r, questions, results)
-    while questions:
-        if len(questions) < len(machines) or len({_kind(q) for q in questions.values()}) > 1:
-            listing = ", ".join(f"replica {r}: {_kind(q)[1]}" for r, q in questions.items())
-            raise RaggedStepError(
-                f"Only some replicas make the exchange ({listing}). All replicas must make the same exchanges in the same order: "
-                "do not let the size of the batch decide whether to exchange."
-            )
-        asked = [questions[r] for r in range(len(machines))]
-        questions = {}
-        for r, answer in enumerate(_answer(asked, has_rows)):
-            _advance(machines[r], answer, r, questions, results)
-    return results
-
-
-def _advance(machine: Any, answer: Any, r: int, questions: dict[int, Question], results: Rows) -> None:
-    try:
-        questions[r] = machine.send(answer)
-    except StopIteration as stop:
-        results[r] = stop.value
-
-
-def _kind(question: Question) -> tuple[str, str, int]:
-    name, params = question.eqn.primitive.name, question.eqn.params
-    if question.eqn.primitive is exchange_p:
-        return name, f"{params['label']}{params['rule'] and ' ' + params['rule']}", params["index"]
-    return name, f"assignment with aggregation={params['aggregation'].name}", params["index"]
-
-
-def _answer(asked: list[Question], has_rows: list[bool]) -> Rows:
-    if asked[0].eqn.primitive is sync_p:
-        return _answer_sync(asked, has_rows)
-    return asked[0].eqn.params["joint"]([q.values for q in asked])
-
-
-def _answer_sync(asked: list[Question], has_rows: list[bool]) -> Rows:
-    """Compute what the replicas store in a variable with an aggregation. Replicas without rows do not count in batch statistics."""
-    params = asked[0].eqn.params
-    values = [q.values[0] for q in asked]
-    if params["rows_only"] and any(has_rows):
-        values = [v for v, rows in zip(values, has_rows, strict=True) if rows]
-    match params["aggregation"]:
-        case VariableAggregation.SUM:
-            answer = total_of(values)
-        case VariableAggregation.MEAN:
-            answer = (total_of(values) / len(values)).astype(values[0].dtype)
-        case _:
-            answer = values[0]
-    return [[answer]] * len(asked)
+    answer = answer_alone(has_rows) if len(jaxprs) == 1 else None
+    traces = zip(jaxprs, inputs, strict=True)
+    return side_by_side([evaluate(closed.jaxpr, closed.consts, values, varying, answer) for closed, values in traces], has_rows)
 
 
 def _write_back(step: StepInputs, traces: Sequence[Rehearsal], answers: Rows) -> None:

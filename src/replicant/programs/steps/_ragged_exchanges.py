@@ -113,8 +113,9 @@ class RaggedGroup:
         if not agrees:  # calling its function also determines the structure of the result
             jax.eval_shape(checked, asked)
         out_shapes = tuple(answers[self.index])
-        answer = exchange(*leaves, joint=checked, label=label, rule=rule, index=index, agrees=agrees, out_shapes=out_shapes)
-        return list(answer)
+        in_shapes = tuple(map(tuple, asked)) if agrees else None
+        kind = {"label": label, "rule": rule, "index": index, "agrees": agrees}
+        return list(exchange(*leaves, joint=checked, in_shapes=in_shapes, out_shapes=out_shapes, **kind))
 
 
 def total_of(values: Sequence[Any]) -> Any:

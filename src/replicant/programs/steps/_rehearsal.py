@@ -55,7 +55,9 @@ class Rehearsal:
         return self.template.num_arrays
 
 
-def rehearse(step: StepInputs, group_of: Callable[..., Group], *given: Any, index: int = 0) -> Rehearsal:
+def rehearse(
+    step: StepInputs, group_of: Callable[..., Group], *given: Any, index: int = 0, axes: Sequence[tuple[str, int]] = ()
+) -> Rehearsal:
     """Trace the replica function of replica `index`.
 
     Args:
@@ -63,6 +65,7 @@ def rehearse(step: StepInputs, group_of: Callable[..., Group], *given: Any, inde
         group_of: Returns the replicas to which it belongs, given the inputs of the trace but the last one.
         *given: The inputs of the trace, the last of which are the replica's arrays.
         index: The number of the replica.
+        axes: The names and sizes of axes that JAX's collectives may name, and that are not bound where this is called.
     """
     made: list[Callable[..., Rehearsal]] = []
 
@@ -71,7 +74,7 @@ def rehearse(step: StepInputs, group_of: Callable[..., Group], *given: Any, inde
         made.append(found)
         return values
 
-    closed, inputs = make_jaxpr(flat, *given)
+    closed, inputs = make_jaxpr(flat, *given, axes=axes)
     return made[-1](closed, inputs)
 
 

@@ -1,13 +1,13 @@
 """``run`` inside the trace of a program, which owns the state.
 
 One replica is part of the program that contains it (this file). Several equal ones are traced once (``_spmd.py``), and replicas of
-different sizes one by one (``_ragged.py``).
+different sizes one by one (``_ragged.py``). In all of them, JAX's collectives may name the axis of the replicas.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from ...replicas._collectives import SingleReplica
+from ...replicas._collectives import AXIS, SingleReplica
 from ...replicas._context import ActiveStrategy
 from ...variables._recorder import cross_recorder
 from ..arguments._opaque import hide, show
@@ -30,7 +30,28 @@ def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, 
     return show(run_ragged(step) if arguments.ragged else run_spmd(step))
 
 
+class AxisNamed(BaseException):
+    """The only replica's step names the axis of the replicas, so it needs a trace of its own. That of the program begins again.
+
+    This never reaches the user. Not an Exception: the traced code may catch these.
+    """
+
+
 def _alone(step: StepInputs) -> Any:
+    """Compute the only replica's step, in the trace of the program if it does not name the axis of the replicas."""
+    if step.facts.names_axis:
+        return run_ragged(step)
+    try:
+        return _inside(step)
+    except NameError as error:
+        if f"unbound axis name: {AXIS}" not in str(error):
+            raise
+        step.facts.names_axis = True
+        step.cross.undo_effects()
+        raise AxisNamed from error
+
+
+def _inside(step: StepInputs) -> Any:
     before = {*step.cross.values}
     result, _ = call(step, step.arguments.of_replica(0), SingleReplica(), step.cross)
     check_owners(step.strategy, [ref for ref in step.cross.values if ref not in before])

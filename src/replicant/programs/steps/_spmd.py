@@ -23,8 +23,9 @@ from ...replicas._values import Mirrored, PerReplica
 from ...tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ...tracing.jaxprs._host_calls import host_call_in
 from ...tracing.replicas._fused import fuse
-from ...tracing.replicas._interpreter import Question, run_alone
+from ...tracing.replicas._interpreter import run_alone
 from ...tracing.replicas._piggyback_scalars import Riders
+from ...tracing.replicas._requests import Question
 from ...tracing.replicas._varying import Varying
 from ...variables._ref import Ref
 from ._rehearsal import Rehearsal, rehearse, rehearse_until_learned

@@ -4,7 +4,7 @@ A replica function is traced once, into a jaxpr. ``GradientTape``, variables wit
 leave these marks in it. The program that XLA compiles contains none of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,8 @@ region_p = jex.Primitive("replicant_region")
 sync_p = jex.Primitive("replicant_sync")
 # exchange_p maps one ragged replica's part of an exchange to its part of the answer.
 #   joint: a function from all parts to all answers. label: the name in messages. rule: that of a reduction. index: the index of the
-#   mark in this trace. agrees: whether all replicas get the same answer. out_shapes: the shapes of the answer.
+#   mark in this trace. agrees: whether all replicas get the same answer. in_shapes: if the answers are linear in the parts, the
+#   shapes of all parts. out_shapes: the shapes of the answer.
 exchange_p = jex.Primitive("replicant_exchange")
 
 # own_p maps what a variable is assigned to what is read from it from then on. No gradient passes. Unlike the other marks, it may
@@ -98,6 +99,13 @@ def has_markers(jaxpr: jex.Jaxpr) -> bool:
     if any(eqn.primitive in MARKERS for eqn in jaxpr.eqns):
         return True
     return any(has_markers(inner) for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn))
+
+
+def has_exchanges(eqns: Iterable[jex.JaxprEqn]) -> bool:
+    """Whether one of the equations is an exchange or an assignment that all replicas agree on, or contains one."""
+    return any(
+        eqn.primitive in (exchange_p, sync_p) or any(has_exchanges(inner.eqns) for inner in inner_jaxprs(eqn)) for eqn in eqns
+    )
 
 
 def asks_outer_tape(jaxpr: jex.Jaxpr) -> bool:

@@ -1,14 +1,14 @@
 """Evaluates a traced replica function and answers its marks: gradients with ``jax.vjp`` of their paths, exchanges with the caller.
 
 ``evaluate`` is a generator. It yields a ``Question`` wherever a replica needs the others, and is sent the answer. So it serves all
-ways to run: one replica, one SPMD program, and several replicas of different sizes side by side.
+ways to run: one replica, one SPMD program, and several replicas of different sizes side by side. The last also differentiate
+together where an exchange lies on the path of a gradient (``JointPath``, ``JointPull``).
 """
 
-import dataclasses
 from collections import ChainMap
-from collections.abc import Callable, Generator, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.extend.core as jex
@@ -19,23 +19,14 @@ from ..gradients._cheap_to_recompute import LightValues
 from ..gradients._gathered_variable import axis_of_gather, gathered_p, read_again, vjp
 from ..gradients._gradient_paths import GradientPath, find_paths, in_order
 from ..jaxprs._closed_jaxpr import ClosedJaxpr
-from ..jaxprs._marks import asks_outer_tape, exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
+from ..jaxprs._marks import asks_outer_tape, exchange_p, gradient_p, has_exchanges, has_markers, inner_jaxprs, own_p, sync_p
 from ..jaxprs._primitive_names import BARRIER, JIT
 from ._piggyback_scalars import Riders
+from ._requests import Answer, JointPath, JointPull, JointPullback, Question, Steps
 from ._varying import Varying
 
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A question to the other replicas: the mark, this replica's values, and whether they may differ from the others'."""
-
-    eqn: jex.JaxprEqn
-    values: list[Any]
-    varying: list[bool]
-
-
-Answer = Callable[[Question], list[Any]]
 Env = MutableMapping[Any, Any]
+_T = TypeVar("_T")
 
 
 def run_alone(
@@ -46,6 +37,7 @@ def run_alone(
     try:
         question = next(steps)
         while True:
+            assert isinstance(question, Question), "with an answer at hand, nobody differentiates together"
             question = steps.send(answer(question))
     except StopIteration as stop:
         return stop.value
@@ -59,8 +51,8 @@ def evaluate(
     answer: Answer | None,
     *,
     riders: Riders | None = None,
-) -> Generator[Question, list[Any], list[Any]]:
-    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient, which cannot be yielded."""
+) -> Steps[list[Any]]:
+    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient; None to differentiate together."""
     env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
@@ -84,16 +76,16 @@ class _Machine:
     def read(env: Env, var: Any) -> Any:
         return var.val if isinstance(var, jex.Literal) else env[var]
 
-    def run(self, riders: Riders | None) -> Generator[Question, list[Any], None]:
+    def run(self, riders: Riders | None) -> Steps[None]:
         env = self._env
         last_use = _last_uses(self._jaxpr)
         for step in in_order(self._jaxpr, self._paths):
             if isinstance(step, GradientPath):
-                self._run_path(step, last_use)
+                yield from self._run_path(step, last_use)
                 continue
             values = [self.read(env, v) for v in step.invars]
             if step.primitive is gradient_p:
-                results = self._gradient(step, env)
+                results = yield from self._gradient(step, env)
             elif step.primitive is own_p:  # no path goes through it, but a tape outside `run` differentiates everything here
                 results = [jax.lax.stop_gradient(values[0])]
             elif step.primitive in (sync_p, exchange_p):
@@ -101,36 +93,41 @@ class _Machine:
             elif riders is not None and riders.travel_with(step):
                 results = [riders.sum(step, values[0], partial(self.read, env))]
             elif step.primitive.name == JIT and has_markers(step.params["jaxpr"].jaxpr):
-                body = step.params["jaxpr"]
-                _check_tapes(body.jaxpr, step)
-                flags = [self._varying(v) for v in step.invars]
-                results = yield from evaluate(body.jaxpr, body.consts, values, flags, self._answer)
+                results = yield from self._call(step, values)
             else:
                 results = _bind(step, values, self._answer)
             env.update(zip(step.outvars, results, strict=True))
 
-    def _run_path(self, path: GradientPath, used: set[jex.Var]) -> None:
+    def _call(self, eqn: jex.JaxprEqn, values: list[Any]) -> Steps[list[Any]]:
+        """Evaluate the body of a call that contains marks."""
+        body = eqn.params["jaxpr"]
+        _check_tapes(body.jaxpr, eqn)
+        return (yield from evaluate(body.jaxpr, body.consts, values, [self._varying(v) for v in eqn.invars], self._answer))
+
+    def _run_path(self, path: GradientPath, used: set[jex.Var]) -> Steps[None]:
         """Evaluate a path once, for both its values and its gradient."""
         made = [v for eqn in path.eqns for v in eqn.outvars if v in used]
-        pullback, values = self._differentiate(path, self._env, made)
+        pullback, values = yield from self._differentiate(path, self._env, made)
         self._pullbacks[id(path.mark)] = pullback
         self._env.update(zip(made, values, strict=True))
 
-    def _gradient(self, mark: jex.JaxprEqn, env: Env) -> list[Any]:
+    def _gradient(self, mark: jex.JaxprEqn, env: Env) -> Steps[list[Any]]:
         path = self._by_mark[id(mark)]
         pullback = self._pullbacks.get(id(mark)) if env is self._env else None
         if pullback is None:
-            pullback, _ = self._differentiate(path, env, [])
+            pullback, _ = yield from self._differentiate(path, env, [])
         cotangents = [jnp.asarray(self.read(env, v)) for v in path.cotangents]
+        if isinstance(pullback, JointPullback):
+            return (yield JointPull(mark, pullback, cotangents))
         return list(pull_rows(lambda row: pullback(row)[0], cotangents, mark.params["rows"], at_once=mark.params["at_once"]))
 
-    def _differentiate(self, path: GradientPath, env: Env, made: list[jex.Var]) -> tuple[Callable[..., Any], list[Any]]:
+    def _differentiate(self, path: GradientPath, env: Env, made: list[jex.Var]) -> Steps[tuple[Any, list[Any]]]:
         produced = {v for eqn in path.eqns for v in eqn.outvars}
         # Inside another path, the value that this one has in the other counts.
         gathered = self._gathered(path) if env is self._env else {}
         before = self._before(path) if env is self._env else []
 
-        def forward(sources: list[Any]) -> tuple[list[Any], list[Any]]:
+        def steps(sources: list[Any]) -> Steps[tuple[list[Any], list[Any]]]:
             local: Env = ChainMap({}, env)
             shifts = {}
             for var, value in zip(path.sources, sources, strict=True):
@@ -143,7 +140,7 @@ class _Machine:
             for eqn in before:
                 local.update(zip(eqn.outvars, read_again(eqn, [self.read(local, v) for v in eqn.invars]), strict=True))
             for eqn in path.eqns:
-                local.update(zip(eqn.outvars, self._bind_inside(eqn, local), strict=True))
+                local.update(zip(eqn.outvars, (yield from self._bind_inside(eqn, local)), strict=True))
                 for var in eqn.outvars:
                     if var in shifts:
                         local[var] = local[var] + shifts[var]
@@ -151,11 +148,19 @@ class _Machine:
 
         # A source that the path itself computes, or that is gathered, is differentiated through a shift by zero.
         inputs = [_zeros(v) if v in produced or v in gathered else self.read(env, v) for v in path.sources]
+        if self._answer is None and self._exchanges(path):
+            return (yield JointPath(path.mark, steps, inputs))
+        forward = partial(_finished, steps)
         if gathered or before:  # for the backward pass, they are gathered again
             _, pullback, values = vjp(forward, inputs, [env[v] for v in self._held])
         else:
             _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
         return pullback, values
+
+    def _exchanges(self, path: GradientPath) -> bool:
+        """Whether an exchange lies on a path, or on that of a gradient inside it."""
+        inner = [self._by_mark[id(eqn)] for eqn in path.eqns if eqn.primitive is gradient_p]
+        return has_exchanges(path.eqns) or any(map(self._exchanges, inner))
 
     def _before(self, path: GradientPath) -> list[jex.JaxprEqn]:
         """Return the equations outside of a path that gather what it needs, such as frozen weights, and make it ready."""
@@ -177,21 +182,26 @@ class _Machine:
         arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]
         return Question(eqn, arrays, [self._varying(v) for v in eqn.invars])
 
-    def _bind_inside(self, eqn: jex.JaxprEqn, local: Env) -> list[Any]:
-        """Evaluate one equation inside a path, where nothing can be yielded."""
+    def _bind_inside(self, eqn: jex.JaxprEqn, local: Env) -> Steps[list[Any]]:
+        """Evaluate one equation inside a path. With an answer at hand, nothing is yielded."""
         if eqn.primitive is gradient_p:
-            return self._gradient(eqn, local)
+            return (yield from self._gradient(eqn, local))
         values = [self.read(local, v) for v in eqn.invars]
         if eqn.primitive in (sync_p, exchange_p):
-            if self._answer is None:
-                what = eqn.params.get("label", "an assignment to a variable with an aggregation")
-                raise RaggedStepError(
-                    f"The replicas have different numbers of rows in this step, and {what} lies between the sources and the target "
-                    "of a gradient, where exchanges need equal numbers. Move it after `tape.gradient`, or use a global batch size "
-                    "that is a multiple of the number of replicas (with drop_remainder=True for the last batch)."
-                )
-            return self._answer(self._exchange(eqn, values))
+            question = self._exchange(eqn, values)
+            return (yield question) if self._answer is None else self._answer(question)
+        if self._answer is None and eqn.primitive.name == JIT and has_exchanges([eqn]):
+            return (yield from self._call(eqn, values))
         return _bind(eqn, values, self._answer)
+
+
+def _finished(steps: Callable[..., Steps[_T]], *args: Any) -> _T:
+    """Return what `steps` return, which ask nobody."""
+    try:
+        request = next(steps(*args))
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError(f"unexpected {request}")
 
 
 def _reads_a_variable(jaxpr: jex.Jaxpr) -> Callable[[jex.JaxprEqn], bool]:
