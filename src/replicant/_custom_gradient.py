@@ -78,6 +78,10 @@ class _Custom:
         self._leaves = [jnp.asarray(x) if is_array(x) or isinstance(x, float) else x for x in leaves]
         self._where = [i for i, x in enumerate(self._leaves) if is_array(x)]
         self._used: dict[Ref, None] = {}
+        # What the trace finds: the structure of the result, the shapes of its arrays, and the jaxpr of `grad`.
+        self._result_tree: Any = None
+        self._shapes: list[jax.ShapeDtypeStruct] = []
+        self._rule: Any = None
 
     def call(self) -> Any:
         """Compute the result."""

@@ -53,6 +53,10 @@ class _Call:
         self._fn = fn
         self._leaves, self._tree = jax.tree.flatten((args, kwargs))
         self._where = [i for i, x in enumerate(self._leaves) if is_array(x)]
+        # What the trace finds: the leaves of the result, their structure, and what was set aside.
+        self._results: list[Any] = []
+        self._result_tree: Any = None
+        self._asides: list[Any] = []
 
     def compute(self) -> Any:
         arrays, assigned = jax.checkpoint(self._traced)([self._leaves[i] for i in self._where])

@@ -14,6 +14,15 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-mpi-1@1"}
 TPU = {"TPU_WORKER_HOSTNAMES": "tpu0,tpu1", "TPU_WORKER_ID": "1"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "slurm[1-2]"}
+MPI = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "3", "HYDI_CONTROL_FD": "7"}
+JAX_JOB = {"PROCESS_ID": "1", "NUM_PROCESSES": "2", "COORDINATOR_ADDRESS": "jaxjob", "COORDINATOR_PORT": "6666"}
+LEADER_WORKER_SET = {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "lws"}
+SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+VERTEX_AI = {
+    "CLUSTER_SPEC": json.dumps(
+        {"cluster": {"workerpool0": ["pool0:2222"], "workerpool1": ["pool1:2222"]}, "task": {"type": "workerpool1", "index": 0}}
+    )
+}
 KUBERNETES = {"JOB_COMPLETION_INDEX": "1", "JAX_NUM_PROCESSES": "2", "JOBSET_NAME": "k8s", "REPLICATED_JOB_NAME": "w"}
 
 # In the order in which they hold.
@@ -22,9 +31,14 @@ SOURCES = {
     "TF_CONFIG": (TF_CONFIG, "tf"),
     "torchrun": (TORCHRUN, "torch"),
     "Open MPI": (OPEN_MPI, "mpi"),
+    "MPI": (MPI, "127.0.0.1"),
     "TPU": (TPU, "tpu0"),
     "Slurm": (SLURM, "slurm1"),
+    "JAXJob": (JAX_JOB, "jaxjob"),
+    "LeaderWorkerSet": (LEADER_WORKER_SET, "lws"),
     "Kubernetes": (KUBERNETES, "k8s-w-0-0.k8s"),
+    "SageMaker": (SAGEMAKER, "algo-1"),
+    "Vertex AI": (VERTEX_AI, "pool0"),
 }
 
 
@@ -33,7 +47,7 @@ def test_each_source_alone(source):
     environ, host = SOURCES[source]
     found = detect(environ)
     assert (found.source, found.others, found.conflicts) == (source, (), ())
-    assert (found.process_id, found.num_processes) == ((3, 8) if source == "torchrun" else (1, 2))
+    assert (found.process_id, found.num_processes) == ({"torchrun": (3, 8), "MPI": (2, 3)}.get(source, (1, 2)))
     assert found.coordinator_address.rpartition(":")[0] == host
     assert found.bind_address == found.coordinator_address
     assert found.because
@@ -62,8 +76,8 @@ def test_nothing():
     assert found.doubt == (
         "nothing that Replicant reads describes a cluster, but by RANK=3 (torchrun), this process is one of several. If so, set "
         "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or JAX_PROCESS_ID, JAX_NUM_PROCESSES and JAX_COORDINATOR_ADDRESS (the "
-        "host:port of process 0) in each process. If it is to train alone, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0, or pass "
-        "SimpleClusterResolver(ClusterSpec({}))."
+        "host:port of process 0) in each process. If it is to train alone, set REPLICANT_SINGLE=1, or pass "
+        "cluster_resolver=SimpleClusterResolver(ClusterSpec({}))."
     )
     assert str(found) == (
         "Cluster: nothing\n"
@@ -121,25 +135,23 @@ TORCHRUN_OF_ONE = {"RANK": "0", "WORLD_SIZE": "1"}
 ONE_WORKER = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["tf:1"]}, "task": {"type": "worker", "index": 0}})}
 # What seems to be a job of one, and the words that say why it may not be one.
 DOUBTS = [
-    ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "by PMI_SIZE=4 and PMI_RANK=0 (MPICH, Intel MPI or Cray PALS), this"),
-    (
-        {"PMI_RANK": "0", "PMI_SIZE": "4"},
-        "set JAX_PROCESS_ID=$PMI_RANK, JAX_NUM_PROCESSES=$PMI_SIZE and JAX_COORDINATOR_ADDRESS=HOST:PORT,",
-    ),
+    ({"PMI_SIZE": "4"}, "by PMI_SIZE=4 (MPICH, Intel MPI or Cray PALS), this process is one of several. If so, set PMI_RANK and"),
+    ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"}, "set JAX_PROCESS_ID=$HOROVOD_RANK, JAX_NUM_PROCESSES=$HOROVOD_SIZE and"),
     ({"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0"}, "by PALS_RANKID=0 and PALS_LOCAL_RANKID=0 (MPICH"),
     ({"ALPS_APP_PE": "0"}, "ALPS_APP_PE=0 (Cray ALPS)"),
-    ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "4"}, "FLUX_JOB_SIZE=4 and FLUX_TASK_RANK=0 (Flux)"),
-    ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4"}, "MV2_COMM_WORLD_SIZE=4 and MV2_COMM_WORLD_RANK=1 (MVAPICH)"),
+    ({"FLUX_TASK_RANK": "0", "FLUX_JOB_NNODES": "4"}, "FLUX_TASK_RANK=0 and FLUX_JOB_NNODES=4 (Flux)"),
+    ({"MV2_COMM_WORLD_RANK": "1"}, "MV2_COMM_WORLD_RANK=1 (MVAPICH2)"),
     ({"RANK": "0", "LOCAL_RANK": "0"}, "RANK=0 and LOCAL_RANK=0 (torchrun)"),
     ({"WORLD_SIZE": "4", "MASTER_ADDR": "node1"}, "WORLD_SIZE=4 and MASTER_ADDR=node1 (torchrun)"),
     ({"PET_NNODES": "1:2"}, "PET_NNODES=1:2 (torchrun)"),
-    ({"NUM_PROCESSES": "2", "PROCESS_ID": "0"}, "set JAX_PROCESS_ID=$PROCESS_ID, JAX_NUM_PROCESSES=$NUM_PROCESSES and"),
+    ({"NUM_PROCESSES": "2", "PROCESS_ID": "0"}, "set PROCESS_ID, NUM_PROCESSES and COORDINATOR_ADDRESS, or JAX_PROCESS_ID"),
     ({"LWS_GROUP_SIZE": "two"}, "LWS_GROUP_SIZE=two (LeaderWorkerSet)"),
     ({"OMPI_COMM_WORLD_SIZE": "2"}, "set OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, or JAX_PROCESS_ID"),
     ({"JAX_COORDINATOR_ADDRESS": "node1:1"}, "by JAX_COORDINATOR_ADDRESS=node1:1 (JAX variables)"),
     ({"REPLICANT_JOB_ID": "a"}, "REPLICANT_JOB_ID=a (Replicant)"),
-    ({"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "b"}, 'SM_HOSTS=["a", "b"] and SM_CURRENT_HOST=b (SageMaker)'),
-    ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}}'}, "(Vertex AI)"),
+    ({"SM_HOSTS": '["a", "b"]'}, 'SM_HOSTS=["a", "b"] (SageMaker)'),
+    ({"SM_RESOURCE_CONFIG": '{"hosts": ["a", "b"], "current_host": "a"}'}, "(SageMaker)"),
+    ({"CLUSTER_SPEC": '{"cluster": {"head": ["a:1"], "workers": ["b:1"]}}'}, "(Vertex AI)"),
     (
         {"TF_CONFIG": '{"task": {"type": "worker", "index": 1}}'},
         '(TensorFlow), this process is one of several. If so, set a "cluster"',
@@ -172,8 +184,9 @@ def test_a_job_of_one_in_doubt(environ, words):
     assert found.doubt in str(found)
     result = _facts.cluster_variables(environ)
     assert (result.state, result.remedy) == ("fail", f"strategies over workers refuse to start here: {found.doubt}")
-    alone = detect(environ | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"})
-    assert (alone.num_processes, alone.doubt) == (1, None)
+    for meant in ({"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, {"REPLICANT_SINGLE": "1"}):
+        alone = detect(environ | meant)
+        assert (alone.num_processes, alone.doubt) == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ SLURM = """\
 #SBATCH --partition=gpu
 #SBATCH --gpus-per-task=1
 
-unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_proxy ALL_PROXY
+unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_proxy ALL_PROXY REPLICANT_SINGLE
 export PYTHONUNBUFFERED=1
 export JAX_NUM_CPU_DEVICES=2
 export NPROC=8
@@ -57,7 +57,7 @@ SMALL_SLURM = """\
 #SBATCH --signal=TERM@30
 #SBATCH --no-requeue
 
-unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_proxy ALL_PROXY
+unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_proxy ALL_PROXY REPLICANT_SINGLE
 export PYTHONUNBUFFERED=1
 
 srun --kill-on-bad-exit=1 --wait=300 --output=rank-%t.log --open-mode=append python -m my.train
@@ -230,6 +230,7 @@ def test_the_environment_of_a_worker() -> None:
         "NO_PROXY": "x",
         "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:1",
         "TF_CONFIG": "{}",
+        "REPLICANT_SINGLE": "1",
         "XLA_FLAGS": "--a --xla_force_host_platform_device_count=8",
         "NPROC": "4",
     }

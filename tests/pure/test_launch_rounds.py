@@ -29,7 +29,7 @@ class Watched(Team):
             super().__init__(tools, 0, stack)
             stack.pop_all()
 
-    def _start(self, stack):
+    def _start(self):
         for rank in range(self._settings.num_workers):
             worker = SimpleNamespace(
                 rank=rank, pid=1000 + rank, code=None, signals=set(), poll=lambda: False, is_stopped=lambda: False

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.jax import _bootstrap
+from ..cluster.meeting._lone import warn_before_saving
 from ..cluster.wire import _supervisor
 from ..errors import ArgumentError, ContextError
 from ..replicas._context import active_replica_context
@@ -182,6 +183,8 @@ class Checkpoint(Saves):
     ) -> str:
         """Write a checkpoint. The manifest also holds `extra`; `then` is called once the checkpoint is there."""
         _require_eager("save")
+        if _bootstrap.world() is None:
+            warn_before_saving()
         told = _supervisor.saving(str(path))
         if self._restore is not None:
             self._restore.look().warn()

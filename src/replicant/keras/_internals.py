@@ -4,6 +4,7 @@
 """
 
 import warnings
+from typing import Any
 
 import keras
 
@@ -132,6 +133,9 @@ def warn_if_newer() -> None:
 
 class outside_stateless_scope:  # noqa: N801  (a context manager, used like a function)
     """Let code make variables during a trace: Keras makes them at once instead of deferring them."""
+
+    def __init__(self) -> None:
+        self._scope: Any = None
 
     def __enter__(self) -> None:
         self._scope = get_stateless_scope() if in_stateless_scope() else None

@@ -12,7 +12,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The variables that are passed on to other hosts begin with one of these.
 _CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")
 _DROPPED = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT", "JAX_PROCESS_COUNT")
-_DROPPED += ("JAX_PROCESS_INDEX", "TF_CONFIG")
+_DROPPED += ("JAX_PROCESS_INDEX", "TF_CONFIG", "REPLICANT_SINGLE")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..cluster.meeting._lone import trains_alone
 from ..errors import ArgumentError
 from ..replicas._placement import Placement
 from ._devices import fusing, have_threads, resolve_devices
@@ -62,6 +63,7 @@ class MirroredStrategy(Strategy):
         fused = _fused(found, False if shard_optimizer_state else fuse_replicas)
         super().__init__(Placement(found, fused=fused, slices_slots=shard_optimizer_state), strict=strict)
         self.gradient_dtype = _gradient_dtype(gradient_dtype)
+        trains_alone(type(self).__name__)
 
 
 def _gradient_dtype(asked: Any) -> Any:

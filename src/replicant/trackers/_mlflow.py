@@ -45,6 +45,7 @@ class MLflowTracker:
         self._tracking_uri, self._experiment, self._run_name = tracking_uri, experiment, run_name
         self._tags = dict(tags or {})
         self.run_id = run_id  # known once the run has begun
+        self._of: Any = None  # MLflow's client, once the run has begun
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Begin the run, or go on with it, and write the settings as its parameters."""

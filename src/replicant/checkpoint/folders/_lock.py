@@ -39,6 +39,7 @@ class DirectoryLock:
     def __init__(self, directory: Path):
         self.path = directory / LOCK
         self._finalizer: Any = None
+        self._pid = os.getpid()  # of the process that has acquired it last
 
     def acquire(self) -> None:
         """Take the lock. Does nothing if it is already held.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...errors import ClusterError
 from .._addresses import split_address
 from .._spec import ClusterSpec
-from . import _kubernetes, _launchers, _slurm, _tf_config, _tpu
+from . import _clouds, _kubernetes, _launchers, _mpi, _operators, _slurm, _tf_config, _tpu
 from ._environ import Environ
 from ._membership import Membership
 from ._resolver import ClusterResolver, SimpleClusterResolver
@@ -16,13 +16,19 @@ from ._signs import why_not_alone
 # The source nearest to the process comes first: what was set for this program, then what started the process, then what runs the
 # machines. For example, torchrun inside a Slurm job knows its processes, while Slurm only knows the torchrun on each node.
 SOURCES: tuple[tuple[str, Callable[[Environ], ClusterResolver | None]], ...] = (
+    (_launchers.SINGLE, _launchers.find_single),
     (_launchers.JAX, _launchers.find_jax),
     (_tf_config.VARIABLE, _tf_config.find),
     (_launchers.TORCHRUN, _launchers.find_torchrun),
     (_launchers.OPEN_MPI, _launchers.find_open_mpi),
+    (_mpi.SOURCE, _mpi.find),
     (_tpu.SOURCE, _tpu.find),
     (_slurm.SOURCE, _slurm.find),
+    (_operators.JAX_JOB, _operators.find_jax_job),
+    (_operators.LEADER_WORKER_SET, _operators.find_leader_worker_set),
     (_kubernetes.SOURCE, _kubernetes.find),
+    (_clouds.SAGEMAKER, _clouds.find_sagemaker),
+    (_clouds.VERTEX_AI, _clouds.find_vertex_ai),
 )
 NOTHING = "nothing"
 
@@ -96,8 +102,9 @@ class Detection:
 def detect(environ: Environ | None = None) -> Detection:
     """Find out about the cluster from environment variables alone.
 
-    If there are several sources, the first of these is used: ``JAX_PROCESS_ID`` and its companions, TF_CONFIG, torchrun, Open MPI,
-    TPU, Slurm, Kubernetes. The answer also contains what the others say.
+    If there are several sources, the first of these is used: ``REPLICANT_SINGLE=1``, ``JAX_PROCESS_ID`` and its companions,
+    TF_CONFIG, torchrun, Open MPI, other launchers of MPI programs, TPU, Slurm, Kubernetes and its operators, SageMaker, Vertex AI.
+    The answer also contains what the others say.
 
     Args:
         environ: The environment to read. By default the process's own.

@@ -109,7 +109,7 @@ def _count(environ: Environ, num_processes: int | None) -> tuple[int, str]:
         return replicas * per_job, "REPLICATED_JOB_REPLICAS * PROCESSES_IN_JOB"
     raise ClusterError(
         f"{SOURCE}: JOB_COMPLETION_INDEX is set, but the number of pods that train together is not. Set JAX_NUM_PROCESSES to the "
-        "Job's completions. If every pod trains on its own, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0."
+        "Job's completions. If every pod trains on its own, set REPLICANT_SINGLE=1."
     )
 
 

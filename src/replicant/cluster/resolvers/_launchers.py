@@ -1,9 +1,10 @@
-"""Launchers that give a process its rank, the number of processes and one address: torchrun, Open MPI, and JAX's own variables."""
+"""What was set for one program, and launchers that tell a process its rank, the number of processes and one address."""
 
 import re
 
 from ...errors import ClusterError
 from .._addresses import HIGHEST_PORT, join_address, split_address
+from .._spec import ClusterSpec
 from ._environ import (
     Environ,
     check_rank,
@@ -17,12 +18,41 @@ from ._environ import (
     told_bind_address,
     told_coordinator,
 )
-from ._resolver import FoundClusterResolver
+from ._resolver import ClusterResolver, FoundClusterResolver, SimpleClusterResolver
 
 JAX, TORCHRUN, OPEN_MPI = "JAX variables", "torchrun", "Open MPI"
+SINGLE = "REPLICANT_SINGLE"
 
 _JAX_COUNT = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")
 _JAX_ID = ("JAX_PROCESS_ID", "JAX_PROCESS_INDEX")
+
+
+class _SingleClusterResolver(SimpleClusterResolver):
+    """One process, because REPLICANT_SINGLE says so."""
+
+    _because = (f"{SINGLE}=1",)
+
+
+def find_single(environ: Environ) -> ClusterResolver | None:
+    """The resolver for a process that is to train alone, whatever its launcher says, or None.
+
+    Raises:
+        ClusterError: If the variable is neither 0 nor 1, or if JAX's variables, which are set for one program too, say otherwise.
+
+    >>> find_single({"REPLICANT_SINGLE": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}).membership()
+    Membership(process 0 of 1)
+    """
+    told = first(environ, SINGLE)
+    if told is None or told[1] == "0":
+        return None
+    if told[1] != "1":
+        raise ClusterError(f"{SINGLE}={told[1]!r} is neither 0 nor 1. Set it to 1 in a process that is to train alone.")
+    if first(environ, *_JAX_ID) is not None and number(environ, *_JAX_COUNT) != 1:
+        said = ", ".join(facts(environ, *_JAX_ID, *_JAX_COUNT))
+        raise ClusterError(
+            f"{SINGLE}=1 says that this process trains alone, but {said} says that it is one of several. Unset either."
+        )
+    return _SingleClusterResolver(ClusterSpec({}))
 
 
 def find_jax(environ: Environ) -> FoundClusterResolver | None:

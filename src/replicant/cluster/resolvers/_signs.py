@@ -7,10 +7,11 @@ that Replicant knows of may say that there are more processes, whether its varia
 import dataclasses
 from collections.abc import Sequence
 
-from ..._untrusted_json import read_json
+from ...errors import ClusterError
+from . import _mpi
+from ._clouds import json_variable
 from ._environ import Environ, facts
 
-_MOST_BYTES = 1 << 23  # of a variable
 _LONGEST_NUMBER = 18  # digits
 
 
@@ -24,6 +25,7 @@ class _Launcher:
         ranks: Variables with the number of this process, or of its host. More than 0 is a sign.
         marks: Variables that only jobs of several need. They are a sign if nothing describes the cluster, and no count says 1.
         needed: What the source that reads these variables needs. Empty if Replicant does not read them.
+        source: The source that reads these variables, if it has another name.
     """
 
     name: str
@@ -31,6 +33,7 @@ class _Launcher:
     ranks: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     needed: str = ""
+    source: str = ""
 
 
 _OURS = "JAX_PROCESS_ID, JAX_NUM_PROCESSES and JAX_COORDINATOR_ADDRESS (the host:port of process 0)"
@@ -68,27 +71,51 @@ _LAUNCHERS = (
         needed="the variables of srun",
     ),
     _Launcher("Kubernetes", ranks=("JOB_COMPLETION_INDEX",), needed=_OURS),
-    _Launcher("JAXJob", ("NUM_PROCESSES",), ("PROCESS_ID",), ("PROCESS_ID",)),
+    _Launcher("JAXJob", ("NUM_PROCESSES",), ("PROCESS_ID",), ("PROCESS_ID",), "PROCESS_ID, NUM_PROCESSES and COORDINATOR_ADDRESS"),
     _Launcher(
         "MPICH, Intel MPI or Cray PALS",
-        counts=("PMI_SIZE", "MPI_LOCALNRANKS"),
-        ranks=("PMI_RANK", "MPI_LOCALRANKID", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),
+        counts=("PMI_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
+        ranks=("PMI_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),
         marks=("PMI_RANK", "PALS_RANKID"),
+        needed="PMI_RANK and PMI_SIZE",
+        source=_mpi.SOURCE,
     ),
+    _Launcher("mpiexec -pmi-port", ranks=("PMI_ID",), marks=("PMI_ID", "PMI_PORT"), needed="PMI_RANK and PMI_SIZE"),
     _Launcher("Cray ALPS", ranks=("ALPS_APP_PE",), marks=("ALPS_APP_PE",)),
-    _Launcher("MVAPICH", ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"), ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_RANK",)),
+    _Launcher(
+        "MVAPICH2",
+        counts=("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ranks=("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+        marks=("MV2_COMM_WORLD_RANK",),
+        needed="MV2_COMM_WORLD_RANK and MV2_COMM_WORLD_SIZE",
+        source=_mpi.SOURCE,
+    ),
     _Launcher("MVAPICH", ("MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE"), ("MVP_COMM_WORLD_RANK",), ("MVP_COMM_WORLD_RANK",)),
-    _Launcher("Flux", ("FLUX_JOB_SIZE", "FLUX_JOB_NNODES"), ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"), ("FLUX_TASK_RANK",)),
-    _Launcher("IBM JSM", ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_RANK",)),
+    _Launcher(
+        "Flux",
+        counts=("FLUX_JOB_SIZE", "FLUX_JOB_NNODES"),
+        ranks=("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+        marks=("FLUX_TASK_RANK",),
+        needed="FLUX_TASK_RANK and FLUX_JOB_SIZE",
+        source=_mpi.SOURCE,
+    ),
+    _Launcher(
+        "IBM JSM",
+        counts=("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"),
+        ranks=("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
+        marks=("JSM_NAMESPACE_RANK",),
+        needed="JSM_NAMESPACE_RANK and JSM_NAMESPACE_SIZE",
+        source=_mpi.SOURCE,
+    ),
     _Launcher("Horovod", ("HOROVOD_SIZE",), ("HOROVOD_RANK",), ("HOROVOD_RANK",)),
     _Launcher("PBS", ranks=("PBS_VNODENUM", "PBS_NODENUM")),
-    _Launcher("LeaderWorkerSet", ("LWS_GROUP_SIZE",), ("LWS_WORKER_INDEX",)),
+    _Launcher("LeaderWorkerSet", ("LWS_GROUP_SIZE",), ("LWS_WORKER_INDEX",), needed="LWS_WORKER_INDEX and LWS_GROUP_SIZE"),
     _Launcher("Volcano", ranks=("VC_TASK_INDEX", "VK_TASK_INDEX")),
     _Launcher("AWS Batch", ("AWS_BATCH_JOB_NUM_NODES",), ("AWS_BATCH_JOB_NODE_INDEX",)),
     _Launcher("Azure ML", ("AZUREML_NODE_COUNT",)),
     _Launcher("Replicant", marks=("REPLICANT_JOB_ID", "REPLICANT_COORDINATOR")),
 )
-_ALONE = "If it is to train alone, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0, or pass SimpleClusterResolver(ClusterSpec({}))."
+_ALONE = "If it is to train alone, set REPLICANT_SINGLE=1, or pass cluster_resolver=SimpleClusterResolver(ClusterSpec({}))."
 
 
 def why_not_alone(environ: Environ, because: Sequence[str], others: Sequence[tuple[str, str]]) -> str | None:
@@ -101,18 +128,18 @@ def why_not_alone(environ: Environ, because: Sequence[str], others: Sequence[tup
         because: The facts that say that it is the only one. Without any, nothing describes a cluster.
         others: The further sources with several processes, and what they say.
 
-    >>> print(why_not_alone({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"}, (), ()))
-    nothing that Replicant reads describes a cluster, but by FLUX_JOB_SIZE=4 and FLUX_TASK_RANK=1 (Flux), this process is one of \
-several. If so, set JAX_PROCESS_ID=$FLUX_TASK_RANK, JAX_NUM_PROCESSES=$FLUX_JOB_SIZE and JAX_COORDINATOR_ADDRESS=HOST:PORT, the \
-address of process 0, before the program starts. If it is to train alone, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0, or pass \
-SimpleClusterResolver(ClusterSpec({})).
+    >>> print(why_not_alone({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"}, (), ()))
+    nothing that Replicant reads describes a cluster, but by HOROVOD_SIZE=4 and HOROVOD_RANK=1 (Horovod), this process is one of \
+several. If so, set JAX_PROCESS_ID=$HOROVOD_RANK, JAX_NUM_PROCESSES=$HOROVOD_SIZE and JAX_COORDINATOR_ADDRESS=HOST:PORT, the \
+address of process 0, before the program starts. If it is to train alone, set REPLICANT_SINGLE=1, or pass \
+cluster_resolver=SimpleClusterResolver(ClusterSpec({})).
     >>> why_not_alone({"PMI_RANK": "0", "PMI_SIZE": "1", "TF_CONFIG": "{}"}, (), ())
     """
     if facts(environ, *_JAX.ranks) and facts(environ, *_JAX.counts) and not _signs(environ, _JAX, described=True):
         return None
     found = [(launcher, signs) for launcher in _LAUNCHERS if (signs := _signs(environ, launcher, described=bool(because)))]
     found += [(_Launcher(name, needed=needed), facts(environ, *names)) for name, names, needed in _in_json(environ)]
-    known = {launcher.name for launcher, _ in found}
+    known = {launcher.source or launcher.name for launcher, _ in found}
     said = [f"{_and(signs)} ({launcher.name})" for launcher, signs in found]
     said += [f"{fact} ({source})" for source, fact in others if source not in known]
     if not said:
@@ -151,8 +178,12 @@ def _in_json(environ: Environ) -> list[tuple[str, tuple[str, ...], str]]:
         if told:
             found.append(("TensorFlow", ("TF_CONFIG",), 'a "cluster" in TF_CONFIG'))
     hosts = _json(environ, "SM_HOSTS")
-    if isinstance(hosts, list) and len(hosts) > 1:
-        found.append(("SageMaker", ("SM_HOSTS", "SM_CURRENT_HOST"), ""))
+    if facts(environ, "SM_HOSTS") and not (isinstance(hosts, list) and len(hosts) <= 1):
+        found.append(("SageMaker", ("SM_HOSTS", "SM_CURRENT_HOST"), "SM_HOSTS and SM_CURRENT_HOST"))
+    resources = _json(environ, "SM_RESOURCE_CONFIG")
+    listed = resources.get("hosts") if isinstance(resources, dict) else None
+    if not facts(environ, "SM_HOSTS") and isinstance(listed, list) and len(listed) > 1:
+        found.append(("SageMaker", ("SM_RESOURCE_CONFIG",), "SM_HOSTS and SM_CURRENT_HOST"))
     spec = _json(environ, "CLUSTER_SPEC")
     jobs = spec.get("cluster") if isinstance(spec, dict) else None
     if isinstance(jobs, dict) and sum(len(tasks) if isinstance(tasks, list | dict) else 1 for tasks in jobs.values()) > 1:
@@ -162,8 +193,8 @@ def _in_json(environ: Environ) -> list[tuple[str, tuple[str, ...], str]]:
 
 def _json(environ: Environ, name: str) -> object:
     try:
-        return read_json(environ.get(name, ""), _MOST_BYTES)
-    except ValueError:  # TF_CONFIG's own resolver reports it, and the other names may stand for something else
+        return json_variable(environ, name)
+    except ClusterError:  # TF_CONFIG's own resolver reports it, and the other names may stand for something else
         return None
 
 

@@ -80,7 +80,7 @@ class SlurmClusterResolver(ClusterResolver):
         check_rank(SOURCE, "SLURM_PROCID", rank, _name(environ, _COUNT), num_tasks)
         if num_tasks == 1 and jobs is None:
             self._local = (0, 1)
-            self._allot({"worker": 1}, 0, ["127.0.0.1:" + str(_port_base(environ, port_base))])
+            self._spec = self._allotted({"worker": 1}, 0, ["127.0.0.1:" + str(_port_base(environ, port_base))])
             return
         hosts, counts = _nodes(environ, num_tasks, tasks_per_node)
         places = place_tasks(counts, _plane_size(environ))
@@ -90,13 +90,15 @@ class SlurmClusterResolver(ClusterResolver):
             hosts = ["127.0.0.1"]
         self._coordinator_address = told_coordinator(environ)
         base = _port_base(environ, port_base)
-        self._allot(jobs or {"worker": num_tasks}, rank, [f"{hosts[node]}:{base + local}" for node, local in places])
+        self._spec = self._allotted(
+            jobs or {"worker": num_tasks}, rank, [f"{hosts[node]}:{base + local}" for node, local in places]
+        )
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster, with the address of every task."""
         return self._spec
 
-    def _allot(self, jobs: Mapping[str, int], rank: int, addresses: list[str]) -> None:
+    def _allotted(self, jobs: Mapping[str, int], rank: int, addresses: list[str]) -> ClusterSpec:
         """Divide the tasks among the jobs in alphabetical order, as TensorFlow does."""
         if sum(jobs.values()) != len(addresses):
             raise ClusterError(f"{SOURCE}: jobs={dict(jobs)} have {sum(jobs.values())} tasks, but the step has {len(addresses)}.")
@@ -107,7 +109,7 @@ class SlurmClusterResolver(ClusterResolver):
             if begin <= rank < begin + count:
                 self._task_type, self._task_id = job, rank - begin
             begin += count
-        self._spec = ClusterSpec(allotted)
+        return ClusterSpec(allotted)
 
 
 def place_tasks(counts: Sequence[int], plane_size: int | None = None) -> list[tuple[int, int]]:
@@ -159,7 +161,8 @@ def _is_alone(environ: Environ) -> bool:
         if asked is not None and asked > 1:
             raise ClusterError(
                 f"{SOURCE}: {_name(environ, names)}={asked}, but this process was not started by srun. A batch script runs only "
-                "once, and would wait for others that nobody started. Write 'srun python ...' in the script."
+                "once, and would wait for others that nobody started. Write 'srun python ...' in the script. If it is to train "
+                "alone, set REPLICANT_SINGLE=1."
             )
     return True
 

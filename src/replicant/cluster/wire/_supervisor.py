@@ -56,7 +56,7 @@ class Heartbeat:
         self.order: dict[str, Any] | None = None  # the last order that was not taken yet
         self.cut_off = ""  # why the supervisor cannot be reached any more; empty: it can, or it has ended
         self._when_cut_off: Callable[[str], None] = _do_nothing
-        self._address, self._patience = address, math.inf
+        self._address, self._patience, self._interval = address, math.inf, _LONGEST_INTERVAL
         self._came = threading.Condition()
         self._lock = threading.Lock()
         self._socket = self._connect(address, key)

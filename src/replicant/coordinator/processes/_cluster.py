@@ -66,6 +66,7 @@ class Cluster:
         for i in range(num_workers):
             self.workers.append(self._start_worker(i, 0))
         self._members: dict[int, Member] = {}
+        self._blocked: set[int] = set()  # descriptors of channels that have unsent messages
         self._poller: Any = None
         self._helpers: list[threading.Thread] = []
         self._helping = threading.Lock()
@@ -176,7 +177,7 @@ class Cluster:
 
     def _register(self) -> Any:
         self._members = {member.control.fileno(): member for member in (*self.servers, *self.workers)}
-        self._blocked: set[int] = set()
+        self._blocked = set()
         self._poller = select.poll()
         for fd in (self._wake_in, *self._members):
             self._poller.register(fd, select.POLLIN)

@@ -131,6 +131,9 @@ class Processes:
 
     keeps_answers = True
 
+    def __init__(self) -> None:
+        self._threads: dict[str, int] = {}  # of one process of each role
+
     def open(self, servers: int, workers: int) -> list[ServerMemory]:
         check_ordered(platform.machine())
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

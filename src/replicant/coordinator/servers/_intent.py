@@ -35,12 +35,12 @@ class Intent:
 
     def __init__(self, memory: Memory):
         self._memory = memory
-        self._look(max(memory.nbytes, pages(_HEAD)))
-
-    def _look(self, nbytes: int) -> None:
-        self._memory.grow(nbytes)
-        self._bytes = self._memory.view(0, nbytes).data
+        self._bytes = self._grown(max(memory.nbytes, pages(_HEAD)))
         self._cells = self._bytes[:_HEAD].cast("Q")
+
+    def _grown(self, nbytes: int) -> memoryview:
+        self._memory.grow(nbytes)
+        return self._memory.view(0, nbytes).data
 
     def begin(self, closure: int, sequence: int, pushes: dict[int, tuple[int, list[Any]]]) -> None:
         """Record a push that is about to be sent.
@@ -49,7 +49,8 @@ class Intent:
         """
         data = pickle.dumps(pushes, protocol=5)
         if _HEAD + len(data) > len(self._bytes):
-            self._look(pages(2 * (_HEAD + len(data))))
+            self._bytes = self._grown(pages(2 * (_HEAD + len(data))))
+            self._cells = self._bytes[:_HEAD].cast("Q")
         self._bytes[_HEAD : _HEAD + len(data)] = data
         self._cells[_CLOSURE], self._cells[_SEQUENCE] = closure, sequence
         self._cells[_SIZE] = len(data)  # now it is valid

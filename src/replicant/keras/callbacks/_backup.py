@@ -335,7 +335,7 @@ class _Due:
         self._kind, self._amount = kind, amount
         self._until = 0  # steps until the workers ask the chief again
         self._stride, self._asked = 1, time.monotonic()  # on the chief: how many steps it last chose, and when
-        self.saved()
+        self._num_steps, self._time = 0, time.monotonic()  # since the last backup, and when that was made
 
     def saved(self) -> None:
         """Note that a backup was made."""

@@ -18,6 +18,7 @@ class Signals:
     def __init__(self) -> None:
         self._arrived: list[int] = []
         self._before: dict[int, Any] = {}
+        self._wakeup = -1  # the descriptor that Python wrote to before
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.setblocking(False)

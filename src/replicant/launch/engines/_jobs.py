@@ -21,7 +21,7 @@ ENGINES = ("local", "slurm", "kubernetes", "ray", "mpi")
 _COMMANDS = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "-f", "-"], "mpi": ["mpirun"]}
 _PORT = 55527  # of the coordinator in a pod, the same as in JAX's own detection
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
-_UNSET = [variant for name in _PROXIES for variant in (name, name.upper())]
+_UNSET = [*(variant for name in _PROXIES for variant in (name, name.upper())), "REPLICANT_SINGLE"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -136,14 +135,14 @@ class RayNodes:
 class RayTeam(Team):
     """The workers of one generation, on the nodes of a Ray cluster."""
 
-    def _start(self, stack: ExitStack) -> None:
+    def _start(self) -> None:
         nodes = self._tools.nodes
         if self.generation:
             nodes.renew()
         if nodes.note:
             self._console.say(f"some workers share a node: {nodes.note}. Losing one node may end several of them.")
             nodes.note = ""
-        super()._start(stack)
+        super()._start()
 
     def _launch(self, place: Place, **more: str) -> "RayWorker":
         tools, settings, nodes = self._tools, self._settings, self._tools.nodes

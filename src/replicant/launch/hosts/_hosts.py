@@ -258,9 +258,9 @@ class Hosts(ABC):
 class HostsTeam(Team):
     """The workers of one generation, on several hosts."""
 
-    def _start(self, stack: ExitStack) -> None:
+    def _start(self) -> None:
         self._tools.nodes.prepare(self._tools)
-        super()._start(stack)
+        super()._start()
 
     def _launch(self, place: Place, **more: str) -> Worker:
         tools, hosts = self._tools, self._tools.nodes

@@ -79,9 +79,11 @@ class Team:
         self._ran: dict[int, float] = {}  # when the system last said that a worker runs which has not connected yet
         self._stop_at: float | None = None  # when the remaining workers are killed
         self._next_status = self._next_warning = 0.0
+        self._stack = stack
+        self._service: CoordinationService | None = None
         stack.callback(self._kill_all)
         tools.channel.is_expected = self._is_expected
-        self._start(stack)
+        self._start()
 
     @property
     def left(self) -> list[int]:
@@ -90,9 +92,8 @@ class Team:
 
     # Start and end.
 
-    def _start(self, stack: ExitStack) -> None:
+    def _start(self) -> None:
         tools, count = self._tools, self._settings.num_workers
-        self._stack = stack
         coordinator = self._serve(count, self._settings.port)
         for rank in range(count):
             self.workers.append(
