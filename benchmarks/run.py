@@ -163,7 +163,7 @@ def call(command: list[str], deadline: float) -> dict[str, str]:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmarks that were asked for."""
     now = dt.datetime.now(dt.UTC)
-    libraries = {name: version(name) for name in ("replicant", "jax", "jaxlib", "keras", "numpy")}
+    libraries = {name: version(name) for name in ("replicant-jax", "jax", "jaxlib", "keras", "numpy")}
     found: dict[str, Any] = {
         "date": f"{now:%Y-%m-%d}",
         "machine": machine(),

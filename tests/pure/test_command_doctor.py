@@ -2,8 +2,10 @@
 
 import json
 
+import jax
 import pytest
 
+import replicant
 from replicant import cli
 from replicant.cli import _checkup
 from replicant.cli._checkup import Result, _facts, _runner
@@ -193,3 +195,7 @@ def test_on_a_terminal_the_table_says_what_is_being_looked_at(monkeypatch, capsy
 def test_the_self_test_is_alone():
     environ = WORKERS | {"SLURM_JOB_ID": "1", "RANK": "0", "WORLD_SIZE": "2", "HTTPS_PROXY": "x", "http_proxy": "x", "HOME": "/h"}
     assert _runner.alone(environ) == {"HOME": "/h"}
+
+
+def test_the_version_of_this_distribution_is_told():
+    assert _facts.versions({}).detail.startswith(f"replicant {replicant.__version__}, jax {jax.__version__}, ")

@@ -28,7 +28,7 @@ _READING = 4  # increase this when something else is read from a program
 
 def key_of(program: str, *about: Any) -> str:
     """Return the key of a program's analysis, a hash of the program's text, the libraries' versions and what `about` adds."""
-    versions = [_READING, *((name, _version(name)) for name in ("replicant", "jax", "jaxlib", "libtpu"))]
+    versions = [_READING, *((name, _version(name)) for name in ("replicant-jax", "jax", "jaxlib", "libtpu"))]
     return hashlib.sha256(f"{versions} {about}\n{program}".encode()).hexdigest()
 
 

@@ -36,7 +36,7 @@ def look(environ: Environ = os.environ) -> Iterator[Result]:
 
 def versions(_: Environ) -> Result:
     """Check the versions of the libraries, for combinations that are known not to work."""
-    found = {name: version_of(name) for name in ("replicant", "jax", "jaxlib", "keras", "numpy")}
+    found = {"replicant": version_of("replicant-jax"), **{name: version_of(name) for name in ("jax", "jaxlib", "keras", "numpy")}}
     return judge_versions(found | {name: v for name in _plugins() if (v := version_of(name))})
 
 

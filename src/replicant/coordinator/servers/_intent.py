@@ -35,12 +35,13 @@ class Intent:
 
     def __init__(self, memory: Memory):
         self._memory = memory
-        self._bytes = self._grown(max(memory.nbytes, pages(_HEAD)))
-        self._cells = self._bytes[:_HEAD].cast("Q")
+        self._bytes, self._cells = self._seen(max(memory.nbytes, pages(_HEAD)))
 
-    def _grown(self, nbytes: int) -> memoryview:
+    def _seen(self, nbytes: int) -> tuple[memoryview, memoryview]:
+        """The page, which is grown to so many bytes, and the numbers at its beginning."""
         self._memory.grow(nbytes)
-        return self._memory.view(0, nbytes).data
+        data = self._memory.view(0, nbytes).data
+        return data, data[:_HEAD].cast("Q")
 
     def begin(self, closure: int, sequence: int, pushes: dict[int, tuple[int, list[Any]]]) -> None:
         """Record a push that is about to be sent.
@@ -49,8 +50,7 @@ class Intent:
         """
         data = pickle.dumps(pushes, protocol=5)
         if _HEAD + len(data) > len(self._bytes):
-            self._bytes = self._grown(pages(2 * (_HEAD + len(data))))
-            self._cells = self._bytes[:_HEAD].cast("Q")
+            self._bytes, self._cells = self._seen(pages(2 * (_HEAD + len(data))))
         self._bytes[_HEAD : _HEAD + len(data)] = data
         self._cells[_CLOSURE], self._cells[_SEQUENCE] = closure, sequence
         self._cells[_SIZE] = len(data)  # now it is valid
@@ -72,7 +72,7 @@ class Intent:
 
         `outboxes` are the worker's, by server and generation.
         """
-        self._look(self._memory.nbytes)
+        self._bytes, self._cells = self._seen(self._memory.nbytes)
         cells, batch = self._cells, {}
         if not (size := cells[_SIZE]):
             ended = cells[_ENDED_SEQUENCE] if cells[_ENDED_CLOSURE] == closure else 0
