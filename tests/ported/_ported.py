@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from _by_hand import Changes, changed
 
 from replicant.cli import _migration
 
@@ -39,7 +40,7 @@ class Ported:
         aside: The names of numbers that may differ, because random layers or statistics of a replica's own rows make them.
     """
 
-    by_hand: tuple[tuple[str, str], ...] = ()
+    by_hand: Changes = ()
     strategy: str | None = None
     workers: bool = False
     apart: float = 1e-5
@@ -60,18 +61,16 @@ def check(folder: str, name: str, ported: Ported, tmp_path: Path) -> None:
             np.testing.assert_allclose(two[key], one[key], rtol=0, atol=ported.apart * largest, err_msg=f"{name}: {key}")
 
 
-def translate(program: Path, by_hand: Sequence[tuple[str, str]], path: Path) -> None:
+def translate(program: Path, by_hand: Changes, path: Path) -> None:
     """Write the translation of a program to `path`."""
-    lines = _migration.migrate(program).text.splitlines()
-    for old, new in by_hand:
-        assert lines.count(old) == 1, f"{old!r} stands {lines.count(old)} times in {program.name}:\n" + "\n".join(lines)
-        lines[lines.index(old)] = new
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(changed(_migration.migrate(program).text, by_hand))
 
 
-def run_on_devices(path: Path, number: int, folder: Path, strategy: str | None = None) -> list[Numbers]:
+def run_on_devices(
+    path: Path, number: int, folder: Path, strategy: str | None = None, *, of_its_own: Mapping[str, str] = APART
+) -> list[Numbers]:
     """Run a translated program on that many virtual devices, and return the numbers that it saved, as the only item."""
-    variables = {"JAX_NUM_CPU_DEVICES": str(number), **APART}
+    variables = {"JAX_NUM_CPU_DEVICES": str(number), **of_its_own}
     if strategy is None:
         return _run(path, folder, [variables])
     if number == 1:
@@ -96,7 +95,7 @@ def _free_ports(number: int) -> list[int]:
 
 def _run(path: Path, folder: Path, variables: Sequence[dict[str, str]], command: Sequence[str] = ()) -> list[Numbers]:
     """Run a program once for each of these sets of environment variables, all at the same time and in the same folder."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # it may hold checkpoints
     inherited = {name: value for name, value in os.environ.items() if not name.startswith((*FOREIGN, *OF_TESTS))}
     if "1" not in (os.environ.get("REPLICANT_TEST_FULL"), os.environ.get("REPLICANT_TEST_AGAIN")):
         inherited["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

@@ -69,7 +69,7 @@ for fails_at in (3, None):
     if manager.restore_or_initialize():
         print("Restored from", manager.latest_checkpoint)
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
-    while int(step) < 6 and int(step) != fails_at:
+    while step.numpy() < 6 and step.numpy() != fails_at:
         loop_losses.append(float(train_step(next(iterator))))
         step.assign_add(1)
         manager.save(checkpoint_number=step, check_interval=True)
