@@ -208,8 +208,7 @@ class Watched(Team):
     anybody: Any  # the id of a process to poll
     until: float
 
-    def _start(self, stack):
-        del stack
+    def _start(self):
         workers: list[Any] = [Played(rank, self.anybody) for rank in range(self._settings.num_workers)]
         self.workers = workers
 
