@@ -17,11 +17,23 @@ def sum_of_ids(strategy):
 
 
 @pytest.mark.parametrize("strategy", [replicant.MultiWorkerMirroredStrategy, replicant.FullyShardedStrategy])
-def test_who_seems_to_be_one_of_several_does_not_train_alone(monkeypatch, strategy):
-    monkeypatch.setenv("PMI_RANK", "0")
-    monkeypatch.setenv("PMI_SIZE", "4")
-    message = rf"^{strategy.__name__}: .*PMI_SIZE=4 and PMI_RANK=0 .*one of several\. If so, set .*`replicant doctor`"
-    with pytest.raises(ClusterError, match=message):
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"},
+            r"^{name}: .*HOROVOD_SIZE=4 and HOROVOD_RANK=0 .*one of several\. If so, set .*REPLICANT_SINGLE=1.*`replicant doctor`",
+        ),
+        (
+            {"PMI_RANK": "0", "PMI_SIZE": "4"},
+            r"by PMI_SIZE=4, .* nothing says where process 0 is\. Set JAX_COORDINATOR_ADDRESS=HOST:PORT .*REPLICANT_SINGLE=1\.$",
+        ),
+    ],
+)
+def test_who_seems_to_be_one_of_several_does_not_train_alone(monkeypatch, strategy, environ, message):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ClusterError, match=message.replace("{name}", strategy.__name__)):
         strategy()
 
 

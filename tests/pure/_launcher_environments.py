@@ -188,6 +188,7 @@ REFUSED = {
         (
             "MPICH or Intel MPI: by PMI_SIZE=4, MPI_LOCALNRANKS=2, the processes may be on several hosts, and nothing says where "
             "process 0 is. Set JAX_COORDINATOR_ADDRESS=HOST:PORT in each process, with the host of process 0 and a free port there."
+            " If each process is to train alone, set REPLICANT_SINGLE=1."
         ),
     ),
     "Flux, two hosts and no address, read": (

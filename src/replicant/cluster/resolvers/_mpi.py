@@ -146,5 +146,6 @@ def _nowhere(environ: Environ, launcher: _Launcher) -> str:
     told = ", ".join(facts(environ, launcher.count, *launcher.local_count, launcher.hosts))
     raise ClusterError(
         f"{launcher.name}: by {told}, the processes may be on several hosts, and nothing says where process 0 is. Set "
-        "JAX_COORDINATOR_ADDRESS=HOST:PORT in each process, with the host of process 0 and a free port there."
+        "JAX_COORDINATOR_ADDRESS=HOST:PORT in each process, with the host of process 0 and a free port there. If each process is "
+        "to train alone, set REPLICANT_SINGLE=1."
     )
