@@ -148,7 +148,7 @@ def test_convert_to_what_cannot_hold_it(capsys, tmp_path):
     code, _, err = run(capsys, "convert", FILES / "functional", tmp_path / "a.weights.h5")
     assert code == 1
     assert "Name the model: replicant checkpoint convert SRC DST --model MODULE:FUNCTION." in err
-    for name in ("a.keras", "a.h5", "a.npz"):
+    for name in ("a.keras", "a.h5", "a.npz", "a.safetensor", "a.weights"):
         code, _, err = run(capsys, "convert", FILES / "functional", tmp_path / name)
         assert code == 1
         assert (

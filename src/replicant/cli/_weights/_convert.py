@@ -11,7 +11,6 @@ from ...storage._urls import local_path
 from .._escaped import escaped
 from .._named_function import named_function
 
-_NOT_WRITTEN = (".bin", ".ckpt", ".h5", ".hdf5", ".index", ".json", ".keras", ".npz", ".onnx", ".pb", ".pt", ".pth", ".tflite")
 _WRITERS = {".safetensors": write_safetensors, ".weights.h5": write_keras_weights}
 
 
@@ -30,7 +29,7 @@ def convert(source: str, destination: str, model: str | None = None) -> int:
     """
     place = local_path("DST", destination)
     ending = next((each for each in _WRITERS if place.name.endswith(each)), "")
-    if not ending and place.suffix in _NOT_WRITTEN:
+    if not ending and (place.suffix[1:].isalpha() or place.suffix in (".h5", ".hdf5")):  # folders are "step-1.5" or "new.v2"
         raise CommandError(
             f"DST {destination!r}: files {place.suffix} are not written. Name a file that ends in {' or '.join(_WRITERS)}, or a "
             "folder for a checkpoint of Replicant. Files of Keras models are written by model.save, after "
