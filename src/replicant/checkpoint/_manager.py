@@ -16,7 +16,7 @@ from ._options import CheckpointOptions
 from .folders._locations import Place, is_remote, lock_on, place_of, reaching, remove
 from .policy._metric_direction import Mode, checked_mode
 from .policy._retention import Saved, best_of, bests, divided
-from .tensorflow.restoring import highest_number, theirs_in, warn_of_damage, warn_of_unnamed
+from .tensorflow.restoring import highest_number, tensorflow_checkpoints_in, warn_of_damage, warn_of_unnamed
 from .workers._chief import chiefs
 
 
@@ -95,7 +95,7 @@ class CheckpointManager:
         self._tried = 0  # the number of the last save, whether it has succeeded or not
         self._last_preserved = time.time()
         self._preserved: list[Saved] = []  # those that will never be deleted; the best one may be among them
-        self._highest_of_theirs = highest_number(self._prefix)
+        self._highest_of_tensorflow = highest_number(self._prefix)
         self._saved = self._found()
         self._compare_judges()
 
@@ -118,13 +118,17 @@ class CheckpointManager:
     def checkpoints(self) -> list[str]:
         """The paths of the checkpoints that may be deleted later, oldest first. TensorFlow's come before, and are never deleted."""
         self.sync()
-        return [*theirs_in(self._prefix.parent), *(self._path(each.number) for each in self._saved)]
+        return [*tensorflow_checkpoints_in(self._prefix.parent), *(self._path(each.number) for each in self._saved)]
 
     @property
     def latest_checkpoint(self) -> str | None:
         """The path of the newest checkpoint, or None. ``restore_or_initialize`` also checks that it is not damaged."""
         self.sync()
-        return self._path(self._saved[-1].number) if self._saved else next(reversed(theirs_in(self._prefix.parent)), None)
+        return (
+            self._path(self._saved[-1].number)
+            if self._saved
+            else next(reversed(tensorflow_checkpoints_in(self._prefix.parent)), None)
+        )
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -211,7 +215,7 @@ class CheckpointManager:
         """
         self.sync()
         own = chiefs("checkpoints", lambda: [self._path(each.number) for each in reversed(self._saved)])
-        theirs = chiefs("checkpoints of TensorFlow", lambda: theirs_in(self._prefix.parent)[::-1])
+        theirs = chiefs("checkpoints of TensorFlow", lambda: tensorflow_checkpoints_in(self._prefix.parent)[::-1])
         for path in (*own, *theirs):
             try:
                 self._checkpoint.restore(path, by_order=by_order)  # reads and checks every byte before it changes anything
@@ -256,7 +260,7 @@ class CheckpointManager:
             ) from error
 
     def _next_number(self) -> int:
-        known = [self._highest_of_theirs, *(each.number for each in (*self._preserved, *self._saved))]
+        known = [self._highest_of_tensorflow, *(each.number for each in (*self._preserved, *self._saved))]
         # At a URL, listing takes requests, for which the next step would wait. It is needed after a save that has failed, perhaps
         # because another program has saved.
         if not is_remote(self._prefix) or self._tried > max(known):

@@ -9,7 +9,7 @@ from ..errors import CheckpointError, DamagedCheckpointError
 from ._manifest import check_meta
 from .folders._locations import Place, folders_in, place_of, reaching
 from .format._storage import is_foreign, is_own, verified_manifest
-from .tensorflow.restoring import highest_number, newest_of_theirs
+from .tensorflow.restoring import highest_number, newest_of_tensorflow
 
 _NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros, so that the number determines the name
 
@@ -46,7 +46,7 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
                 match = _NUMBERED.fullmatch(path.name)
                 families[match[1] if match else path.name].append((int(match[2]) if match else 0, path))
         newest = [found for members in families.values() if (found := _newest(members)) is not None]
-    return str(max(newest)[1]) if newest else newest_of_theirs(folder, stacklevel=3)
+    return str(max(newest)[1]) if newest else newest_of_tensorflow(folder, stacklevel=3)
 
 
 def _newest(members: list[tuple[int, Place]]) -> tuple[float, Place] | None:

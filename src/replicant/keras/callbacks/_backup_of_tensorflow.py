@@ -15,7 +15,7 @@ from ..._whole_file import open_regular
 from ...checkpoint import Checkpoint
 from ...checkpoint.folders._locations import Place, is_remote, place_at, reaching
 from ...checkpoint.tensorflow import open_checkpoint
-from ...checkpoint.tensorflow.restoring import index_of, theirs_in
+from ...checkpoint.tensorflow.restoring import index_of, tensorflow_checkpoints_in
 from ...checkpoint.workers._chief import all_read, chiefs
 from ...errors import CheckpointError
 from ..optimizers._apply import build_now
@@ -62,7 +62,7 @@ def is_in(folder: Place) -> bool:
 
 def _found_in(folder: Place) -> tuple[str | None, bool]:
     """The checkpoint of Keras 2, or else whether there are the files of Keras 3, which begins anew if it finds but one of them."""
-    newest = next(reversed(theirs_in(folder / _CHIEF)), None)
+    newest = next(reversed(tensorflow_checkpoints_in(folder / _CHIEF)), None)
     with reaching():
         return newest, newest is None and all((folder / name).exists() for name in (_WEIGHTS, _METADATA))
 

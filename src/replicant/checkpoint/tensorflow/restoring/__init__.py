@@ -4,7 +4,7 @@
 """
 
 from .._prefix import index_of
-from ._folder import highest_number, newest_of_theirs, theirs_in, warn_of_damage, warn_of_unnamed
+from ._folder import highest_number, newest_of_tensorflow, tensorflow_checkpoints_in, warn_of_damage, warn_of_unnamed
 from ._opened import Opened, opened_at
 from ._restore import GraphRestore
 
@@ -13,9 +13,9 @@ __all__ = [
     "Opened",
     "highest_number",
     "index_of",
-    "newest_of_theirs",
+    "newest_of_tensorflow",
     "opened_at",
-    "theirs_in",
+    "tensorflow_checkpoints_in",
     "warn_of_damage",
     "warn_of_unnamed",
 ]

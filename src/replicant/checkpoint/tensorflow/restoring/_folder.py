@@ -16,7 +16,7 @@ _FILE = re.compile(r"(.+)-(0|[1-9][0-9]*)(?:\.index|\.meta|\.data-[0-9]{5}-of-[0
 _MOST = 3  # names in a warning
 
 
-def theirs_in(folder: Place) -> list[str]:
+def tensorflow_checkpoints_in(folder: Place) -> list[str]:
     """Return the prefixes of TensorFlow's checkpoints that its file ``checkpoint`` names and that are there, the newest last.
 
     Raises:
@@ -28,13 +28,13 @@ def theirs_in(folder: Place) -> list[str]:
     return [path for path in in_order if is_prefix(place_at(path))]
 
 
-def newest_of_theirs(folder: Place, stacklevel: int) -> str | None:
+def newest_of_tensorflow(folder: Place, stacklevel: int) -> str | None:
     """Return the prefix of the newest of TensorFlow's checkpoints that can be opened; None, with a warning, if there is none.
 
     Raises:
         CheckpointError: If an object store does not answer.
     """
-    for path in reversed(theirs_in(folder)):
+    for path in reversed(tensorflow_checkpoints_in(folder)):
         try:
             if (found := open_checkpoint(place_at(path))) is not None:
                 found.graph()
