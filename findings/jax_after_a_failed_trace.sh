@@ -5,7 +5,8 @@
 # because the user's code does while it is traced, leaves no trace: the next call traces again, compiles, and the following ones are
 # quick. The next call does compile. But all calls with arguments of these shapes go through JAX's Python dispatch from then on, for
 # the life of the function: nothing is computed wrongly or raised, each call just takes longer to start (90 against 9 microseconds on
-# two cores). Arguments of other shapes are started by C++, and so are these again after `clear_cache()` of the function, which compiles once more.
+# two cores). Arguments of other shapes are started by C++, and so are these again after `clear_cache()` of the function, which
+# compiles once more.
 set -euo pipefail
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
