@@ -3,17 +3,21 @@
     python .ci/in_time.py COMMIT SECONDS_ALREADY_USED
 
 A share begins only if the time that it will probably take is left. One that runs when 45 minutes have passed is stopped, and counts
-as left out. The exit status is 1 if a share that ran has failed. A table says what ran, for how long, and what was left out.
+as left out. Tests that fail are run once more, in processes of their own: the exit status is 1 if one fails again. A table says
+what ran, for how long, what was left out, and which tests failed only once: each of those is a fault to be found.
 """
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+FAILED = Path(".pytest_cache/v/cache/lastfailed")  # where pytest keeps the names of the tests that failed last
 BUDGET, END = 40 * 60.0, 45 * 60.0
 GRACE = 30.0  # for pytest to end what its tests have started
 TEST_SECONDS = 1000.0  # how long `make test` takes on the machine on which the table's seconds were measured: two cores
@@ -86,6 +90,15 @@ def run(command: str, limit: float | None = None) -> tuple[int | None, float]:
         _end(process)
 
 
+def run_again(command: str, limit: float | None = None) -> tuple[int | None, list[str]]:
+    """Run the tests that have failed again. Returns the exit status, which is 1 if nothing names them, and a line for each."""
+    failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
+    if not failed or not command.startswith("make test"):
+        return 1, []
+    status, _ = run(f"{command} ARGS=--last-failed", limit)
+    return status, [f"         failed {'once, and then passed' if status == 0 else 'twice'}: {name}" for name in failed]
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End what still runs, with its children: as a user does who presses control and C, and then by force."""
     for number in (signal.SIGINT, signal.SIGKILL):
@@ -105,7 +118,10 @@ def main(commit: str, used: float) -> int:
         status, seconds = run(command)
         lines.append(f"{seconds:5.0f} s  {command}")
         if status:
-            print(f"CI has failed: {command}")
+            status, tests = run_again(command, END - (time.monotonic() - begin))
+            lines += tests
+        if status != 0:
+            print("\n".join([f"CI has failed: {command}", *lines]))
             return 1
     slowness = seconds / TEST_SECONDS
     left_out = order(commit, kinds("{}.{}".format(*sys.version_info)))
@@ -116,8 +132,9 @@ def main(commit: str, used: float) -> int:
             break
         left_out.remove(share)
         took.setdefault(share.kind.name, []).append(seconds)
-        lines.append(f"{seconds:5.0f} s  {share}{': FAILED' if status else ''}")
-        failed = status != 0
+        again, tests = run_again(str(share), END - (time.monotonic() - begin)) if status else (0, [])
+        failed = again != 0
+        lines += [f"{seconds:5.0f} s  {share}{': FAILED' if failed else ''}", *tests]
     counts = {share.kind: sum(other.kind == share.kind for other in left_out) for share in left_out}
     lines += [f"left out: {count} of {kind.count} of make {kind.command.format(share='...')}" for kind, count in counts.items()]
     print("\n".join([f"CI {'has failed' if failed else 'ran'} in {(time.monotonic() - begin) / 60:.0f} minutes:", *lines]))

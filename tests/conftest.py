@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import jax
 import keras  # noqa: F401 - its first import sets environment variables, which would otherwise count as a test's leak
 import pytest
 
@@ -226,6 +227,8 @@ def no_open_scope() -> Iterator[None]:
     still_open = [repr(strategy) for strategy, _ in frames]
     frames.clear()  # the next test starts clean
     assert not still_open, f"scopes still open after the test: {still_open}"
+    mesh = jax.sharding.get_abstract_mesh()
+    assert mesh.empty, f"JAX still traces on a mesh after the test: {mesh}"
 
 
 def _runs_all() -> bool:

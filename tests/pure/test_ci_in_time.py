@@ -60,12 +60,14 @@ def test_a_command_that_does_not_end_in_time_is_stopped():
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """``make(fails)`` puts a `make` on the path that writes down what it is asked for, and fails if it is asked for `fails`."""
+    """``make(fails)`` puts a `make` on the path. It notes what it is asked for, and fails if `fails` is in that, or all of it."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
-    def put(fails: str = "nothing") -> Path:
-        (tmp_path / "make").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncase "$*" in *{fails}*) exit 2;; esac\n')
+    def put(fails: str = "nothing", *, whole: bool = False) -> Path:
+        pattern = fails if whole else f"*{fails}*"
+        (tmp_path / "make").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncase "$*" in {pattern}) exit 2;; esac\n')
         (tmp_path / "make").chmod(0o755)
         return tmp_path / "asked"
 
@@ -95,6 +97,40 @@ def test_a_failure_ends_it(make, fails, last, capsys):
     assert ci["main"]("0", 0.0) == 1
     assert asked.read_text().splitlines()[-1] == last
     assert "CI has failed" in capsys.readouterr().out
+
+
+@pytest.fixture
+def last_failed(tmp_path):
+    """Two tests that pytest says have failed."""
+    names = tmp_path / ".pytest_cache/v/cache/lastfailed"
+    names.parent.mkdir(parents=True)
+    names.write_text('{"tests/pure/test_b.py::test_two": true, "tests/pure/test_a.py::test_one": true}')
+
+
+@pytest.mark.usefixtures("last_failed")
+@pytest.mark.parametrize(
+    ("fails", "command", "how"),
+    [
+        ("'test'", "test", "once, and then passed"),
+        ("'test-again SHARE=1/6'", "test-again SHARE=1/6", "once, and then passed"),
+        ("'test'|'test ARGS'*", "test", "twice"),
+    ],
+)
+def test_tests_that_failed_are_run_once_more(make, capsys, fails, command, how):
+    asked = make(fails, whole=True)
+    assert ci["main"]("0", 0.0) == (how == "twice")
+    lines = asked.read_text().splitlines()
+    assert lines[lines.index(command) + 1] == f"{command} ARGS=--last-failed"
+    said = capsys.readouterr().out
+    for name in ("tests/pure/test_a.py::test_one", "tests/pure/test_b.py::test_two"):
+        assert f"failed {how}: {name}" in said
+
+
+@pytest.mark.usefixtures("last_failed")
+def test_a_check_that_failed_is_not_run_again(make):
+    asked = make("check")
+    assert ci["main"]("0", 0.0) == 1
+    assert asked.read_text().splitlines() == ["check"]
 
 
 def test_a_share_that_was_stopped_is_left_out_and_has_not_failed(make, monkeypatch, capsys):
