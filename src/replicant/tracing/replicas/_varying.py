@@ -13,7 +13,7 @@ from ...errors import ContextError
 from ..gradients._gathered_variable import gathered_p
 from ..jaxprs._closed_jaxpr import ClosedJaxpr
 from ..jaxprs._marks import exchange_p, gradient_p, inner_jaxprs, scan_counts, sync_p
-from ..jaxprs._primitive_names import AGREEING, CALLS, INDEX
+from ..jaxprs._primitive_names import AGREEING, CALLS, EXCHANGES, INDEX
 
 
 def body_of_call(eqn: jex.JaxprEqn) -> ClosedJaxpr | jex.Jaxpr | None:
@@ -101,7 +101,7 @@ def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
 
 def _exchanges(jaxpr: jex.Jaxpr) -> bool:
     return any(
-        eqn.primitive is exchange_p or eqn.primitive.name in AGREEING or any(map(_exchanges, inner_jaxprs(eqn)))
+        eqn.primitive in (exchange_p, sync_p) or eqn.primitive.name in EXCHANGES or any(map(_exchanges, inner_jaxprs(eqn)))
         for eqn in jaxpr.eqns
     )
 
