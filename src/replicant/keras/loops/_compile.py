@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from ...errors import ArgumentError, MixedStrategyError
-from ...replicas._context import active_strategy, default_strategy
+from ...replicas._context import ActiveStrategy, active_strategy, default_strategy
 from ...strategies._strategy import Strategy
 from ..state._owner import STRATEGY, check_only, strategy_of
 from ..steps import _eager, _steps_of_model
@@ -49,7 +49,7 @@ def own_strategy(model: Any) -> Strategy | None:
     return own
 
 
-def distribute_strategy(model: Any) -> Strategy:
+def distribute_strategy(model: Any) -> ActiveStrategy:
     """The strategy that the model belongs to, as Keras on TensorFlow calls it; that of the current scope if it belongs to none."""
     return strategy_of(model) or active_strategy()
 
