@@ -15,7 +15,7 @@ import _group
 
 SCRIPT = Path(__file__).parent / "_tuner_process.py"
 X = np.random.default_rng(0).normal(size=(21, 4)).astype(np.float32)
-REPORTS = {"UpdateSpace", "UpdateTrial", "EndTrial"}
+REPORTS = {"UpdateTrial", "EndTrial"}
 
 
 def build(hp: Any) -> keras.Model:
@@ -62,5 +62,5 @@ def test_only_the_chief_of_two_workers_reports(tmp_path: Path) -> None:
         workers.kill()
     assert chief >= REPORTS
     assert "CreateTrial" in other
-    assert not other & REPORTS
+    assert not other & (REPORTS | {"UpdateSpace"})
     np.testing.assert_allclose(answer["trials"], searched(tmp_path / "alone")[1], rtol=1e-5, atol=1e-5)
