@@ -137,8 +137,7 @@ cluster_resolver=SimpleClusterResolver(ClusterSpec({})).
     """
     if facts(environ, *_JAX.ranks) and facts(environ, *_JAX.counts) and not _signs(environ, _JAX, described=True):
         return None
-    found = [(launcher, signs) for launcher in _LAUNCHERS if (signs := _signs(environ, launcher, described=bool(because)))]
-    found += [(_Launcher(name, needed=needed), facts(environ, *names)) for name, names, needed in _in_json(environ)]
+    found = _several(environ, described=bool(because))
     known = {launcher.source or launcher.name for launcher, _ in found}
     said = [f"{_and(signs)} ({launcher.name})" for launcher, signs in found]
     said += [f"{fact} ({source})" for source, fact in others if source not in known]
@@ -149,6 +148,31 @@ cluster_resolver=SimpleClusterResolver(ClusterSpec({})).
     it = "it" if because else "this process"
     advice = _advice(environ, [launcher for launcher, _ in found], because)
     return f"{described}, but by {_and(said)}, {it} is one of several. If so, {advice} {_ALONE}"
+
+
+def signs_of_several(environ: Environ, *, described: bool) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The launchers that say that there are several processes: the name of each, that of its source, and the variables.
+
+    Args:
+        environ: The environment to read.
+        described: Whether anything describes a cluster.
+    """
+    return [(launcher.name, launcher.source or launcher.name, signs) for launcher, signs in _several(environ, described=described)]
+
+
+def launchers_seen(environ: Environ) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The launchers that have left any of their variables: the name of each, that of its source, and the variables."""
+    found = []
+    for launcher in _LAUNCHERS:
+        variables = facts(environ, *dict.fromkeys((*launcher.counts, *launcher.ranks, *launcher.marks)))
+        found += [(launcher.name, launcher.source or launcher.name, variables)] if variables else []
+    return found
+
+
+def _several(environ: Environ, *, described: bool) -> list[tuple[_Launcher, tuple[str, ...]]]:
+    """The launchers that say that there are several processes, and the variables that say so."""
+    found = [(launcher, signs) for launcher in _LAUNCHERS if (signs := _signs(environ, launcher, described=described))]
+    return found + [(_Launcher(name, needed=needed), facts(environ, *names)) for name, names, needed in _in_json(environ)]
 
 
 def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[str, ...]:
