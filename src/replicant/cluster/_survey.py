@@ -85,7 +85,7 @@ def survey(environ: Environ | None = None) -> Survey:
         refusal = str(error)
     rows = list(_of_sources(environ))
     if detection is not None and detection.doubt:
-        rows = _against_one(environ, rows)
+        rows = _against_one(environ, rows, detection)
     known = {row.launcher for row in rows}
     rows += [
         Seen(name, "seen", "no number of processes", variables)
@@ -112,13 +112,12 @@ def _of_sources(environ: Environ) -> Iterator[Seen]:
         counts = False
 
 
-def _against_one(environ: Environ, rows: list[Seen]) -> list[Seen]:
+def _against_one(environ: Environ, rows: list[Seen], detection: Detection) -> list[Seen]:
     """The lines, with those that speak against a job of one marked, and with the launchers that no source reads."""
-    described = bool(rows)
     found = [
         dataclasses.replace(row, role="several") if row.role == "also" and not row.says.endswith(" of 1") else row for row in rows
     ]
-    for name, source, signs in signs_of_several(environ, described=described):
+    for name, source, signs in signs_of_several(environ, detection.resolver.because):
         at = next((i for i, row in enumerate(found) if row.launcher in (name, source) and row.role != "counts"), None)
         if at is None:
             found.append(Seen(name, "several", "one of several", signs))
