@@ -1,6 +1,7 @@
 """The table of what each launcher says agrees with the detector, in every environment that the tests record."""
 
 import dataclasses
+import random
 import re
 
 import pytest
@@ -22,8 +23,8 @@ def concluded(environ):
         return None, str(error)
 
 
-@pytest.mark.parametrize("environ", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_the_survey_agrees_with_the_detector(environ):
+def agree(environ):
+    """Check that the table says what the detector does, and nothing that is not there."""
     detection, error = concluded(environ)
     found = survey(environ)
     rows = {role: [row for row in found.seen if row.role == role] for role in ("counts", "wrong", "also", "several", "seen")}
@@ -50,6 +51,28 @@ def test_the_survey_agrees_with_the_detector(environ):
         assert counts == Seen(detection.source, "counts", repr(detection.membership)[11:-1], detection.because)
     others = {row.launcher: row.says for row in found.seen if row.role not in ("counts", "seen") and row.says != "one of several"}
     assert others == {source: re.sub(r"^unusable: |^Membership\(|\)$", "", said) for source, said in detection.others}
+
+
+@pytest.mark.parametrize("environ", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_the_survey_agrees_with_the_detector(environ):
+    agree(environ)
+
+
+VALUES = ("", "0", "1", "2", "x", "-1", "9" * 40, "a:1", "n[1-2]", '["a","b"]', "{}", "{", "\x1b[2J", "a,b")
+
+
+def test_the_survey_agrees_with_the_detector_where_variables_are_missing_or_wrong():
+    """Two environments are mixed, some variables are left out, and one gets another value."""
+    chance = random.Random(0)
+    environments = list(ENVIRONMENTS.values())
+    for _ in range(1500):
+        environ = chance.choice(environments) | chance.choice([{}, chance.choice(environments)])
+        names = sorted(environ)
+        for name in chance.sample(names, chance.randint(0, min(3, len(names)))):
+            del environ[name]
+        if environ:
+            environ[chance.choice(sorted(environ))] = chance.choice(VALUES)
+        agree(environ)
 
 
 @pytest.mark.parametrize("environ", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
@@ -110,3 +133,5 @@ def test_values_cannot_write_to_a_terminal():
     assert "a\\x1b[2J\\nb" in printed
     found = dataclasses.replace(detect({}), because=("A=\x1b[2J\n",))
     assert str(found).splitlines()[-1] == "  because       A=\\x1b[2J\\n"
+    long = dataclasses.replace(found, because=(f"A={'x' * 1000}",))
+    assert str(long).splitlines()[-2:] == [f"  because       A={'x' * 194}", "                ..."]

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from ..._display import hanging, printable
+from ..._display import hanging, printable, short
 from ...errors import ClusterError
 from .._addresses import split_address
 from .._spec import ClusterSpec
@@ -93,7 +93,7 @@ class Detection:
             rows.append(("coordinator", f"{who.coordinator_address}, listening on {who.bind_address}"))
         if who.local_rank is not None:
             rows.append(("on this host", f"{who.local_rank} of {who.num_local_processes}"))
-        rows += [("because", fact) for fact in self.because]
+        rows += [("because", short(fact)) for fact in self.because]
         rows += [("also there", f"{source}: {said}") for source, said in self.others]
         rows += [("conflict", conflict) for conflict in self.conflicts]
         rows += [("doubt", self.doubt)] if self.doubt else []
