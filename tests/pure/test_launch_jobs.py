@@ -15,6 +15,7 @@ from replicant.launch import Job, Settings, describe_job, submit_job
 from replicant.launch._environment import Place, accelerators_of, worker_environment
 from replicant.launch._settings import parse_elastic
 from replicant.launch.engines._hosts import parse_hosts
+from replicant.launch.engines._options import ENGINES, TAKEN_BY
 
 SETTINGS = Settings(
     command=("train.py", "--rate", "0.1 0.2"), num_workers=4, devices_per_worker=2, max_restarts=3, log_dir=Path("run/logs")
@@ -336,6 +337,16 @@ def test_the_options_are_a_golden_list() -> None:
 def test_what_follows_the_script_is_its_own() -> None:
     found = make_parser().parse_args(["launch", "--workers", "2", "train.py", "--workers", "3", "--", "x"])
     assert (found.workers, found.script, found.arguments) == (2, "train.py", ["--workers", "3", "--", "x"])
+
+
+def test_the_page_says_which_engines_take_an_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+    table = re.search(r"\| option \| engines that take it \|\n\|---\|---\|\n((?:\|.*\|\n)+)", page)
+    assert table is not None
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table[1].splitlines()]
+    told = {name: ENGINES if cell == "all" else tuple(cell.split(", ")) for names, cell in rows for name in names.split(", ")}
+    taken = {f"`--{option.replace('_', '-')}`": engines for option, engines in TAKEN_BY.items()}
+    assert told == taken | {"`--workers`": ENGINES, "`--devices-per-worker`": ENGINES}
 
 
 BAD_COMMANDS = [
