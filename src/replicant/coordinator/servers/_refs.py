@@ -181,9 +181,9 @@ def check_not_in_control_flow(ref: Ref, what: str) -> None:
     recorder = current_recorder()
     if recorder is not None and recorder.depth:
         raise ContextError(
-            f"Variable {ref.name!r} lies on parameter servers, and {what} of it is inside a branch, a loop, or another function that "
-            "JAX traces by itself. What a worker sends to the servers there may only be added: assign_add and assign_sub. Or let "
-            "the coordinator decide: schedule one function that does it, and another one that does not."
+            f"Variable {ref.name!r} lies on parameter servers, and {what} of it is inside a branch, a loop, or another function "
+            "that JAX traces by itself. What a worker sends to the servers there may only be added: assign_add and assign_sub. Or "
+            "let the coordinator decide: schedule one function that does it, and another one that does not."
         )
 
 
