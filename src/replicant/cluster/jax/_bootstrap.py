@@ -29,6 +29,7 @@ from ..meeting._claims import Claim, problem_of
 from ..meeting._job import job_key, job_of
 from ..meeting._own_address import LOOPBACK, seen_by_others, source_towards
 from ..meeting._reachable import check_proxies, check_reachable
+from ..meeting._rendezvous import located
 from ..resolvers._environ import Environ, number
 from ..resolvers._membership import Membership
 from ..wire import _seal, _supervisor
@@ -199,8 +200,10 @@ def start(membership: Membership) -> World:
         )
     _supervisor.start(environ)
     _supervisor.when_cut_off(_end_alone)
-    check_proxies(environ, str(membership.coordinator_address))
-    return _group.join(membership, timeouts_of(environ), number(environ, "REPLICANT_GENERATION") or 0, environ)
+    timeouts = timeouts_of(environ)
+    with located(membership, environ, timeouts.start) as where:
+        check_proxies(environ, str(where.coordinator_address))
+        return _group.join(where, timeouts, number(environ, "REPLICANT_GENERATION") or 0, environ)
 
 
 def leave() -> None:

@@ -1,0 +1,52 @@
+"""Ray Train (version 2 of its API): the place of a worker, and how process 0 tells the others its address."""
+
+import os
+import sys
+from typing import Any
+
+from .._environ import RENDEZVOUS, Environ, check_rank, facts, told_bind_address, told_coordinator, told_rendezvous
+from .._resolver import FoundClusterResolver
+
+SOURCE = "Ray Train"
+
+
+def find(environ: Environ) -> FoundClusterResolver | None:
+    """The resolver for a worker of Ray Train, or None.
+
+    Ray tells a worker its rank and the number of workers. The address of process 0 goes through Ray, unless
+    ``JAX_COORDINATOR_ADDRESS`` or ``REPLICANT_RENDEZVOUS`` is set.
+
+    >>> find({"RANK": "1", "WORLD_SIZE": "2"})  # not the environment of this process
+    """
+    context = _context() if environ is os.environ else None
+    if context is None:
+        return None
+    rank, count = context.get_world_rank(), context.get_world_size()
+    check_rank(SOURCE, "the worker's rank", rank, "the number of workers", count)
+    coordinator = told_coordinator(environ)
+    return FoundClusterResolver(
+        [coordinator, *[None] * (count - 1)],
+        rank,
+        local=(context.get_local_rank(), context.get_local_world_size()),
+        bind_address=told_bind_address(environ),
+        because=(f"ray.train.get_context(): rank {rank} of {count}", *facts(environ, "JAX_COORDINATOR_ADDRESS", RENDEZVOUS)),
+        job_id=f"{SOURCE}: {context.get_experiment_name()}",
+        rendezvous=None if coordinator or count == 1 else told_rendezvous(environ) or SOURCE,
+    )
+
+
+def broadcast(text: str) -> str:
+    """Give all workers the text of worker 0. All of them call this."""
+    return str(sys.modules["ray.train.collective"].broadcast_from_rank_zero(text))
+
+
+def _context() -> Any:
+    """Ray Train's context if this is one of its workers, or None."""
+    train, collective = sys.modules.get("ray.train"), sys.modules.get("ray.train.collective")
+    if train is None or collective is None:
+        return None
+    try:
+        context = train.get_context()
+        return context if isinstance(context.get_world_size(), int) else None
+    except RuntimeError:  # this process has imported Ray Train, but it is no worker
+        return None
