@@ -1,10 +1,12 @@
-"""Ray Train (version 2 of its API): the place of a worker, and how process 0 tells the others its address."""
+"""Ray Train: the place of a worker, and, from version 2 of its API, how process 0 tells the others its address."""
 
+import importlib
 import os
 import sys
 from typing import Any
 
-from .._environ import RENDEZVOUS, Environ, check_rank, facts, told_bind_address, told_coordinator, told_rendezvous
+from ....errors import ClusterError
+from .._environ import RENDEZVOUS, WHERE, Environ, check_rank, facts, told_bind_address, told_coordinator, told_rendezvous
 from .._resolver import FoundClusterResolver
 
 SOURCE = "Ray Train"
@@ -37,16 +39,23 @@ def find(environ: Environ) -> FoundClusterResolver | None:
 
 def broadcast(text: str) -> str:
     """Give all workers the text of worker 0. All of them call this."""
-    return str(sys.modules["ray.train.collective"].broadcast_from_rank_zero(text))
+    try:
+        collective: Any = importlib.import_module("ray.train.collective")
+    except ImportError as error:
+        raise ClusterError(
+            f"{SOURCE}: only version 2 of its API lets process 0 tell the others its address. Set RAY_TRAIN_V2_ENABLED=1 before "
+            f"Ray is imported, or {WHERE}."
+        ) from error
+    return str(collective.broadcast_from_rank_zero(text))
 
 
 def _context() -> Any:
     """Ray Train's context if this is one of its workers, or None."""
-    train, collective = sys.modules.get("ray.train"), sys.modules.get("ray.train.collective")
-    if train is None or collective is None:
+    get_context = getattr(sys.modules.get("ray.train"), "get_context", None)
+    if get_context is None:
         return None
     try:
-        context = train.get_context()
+        context = get_context()
         return context if isinstance(context.get_world_size(), int) else None
     except RuntimeError:  # this process has imported Ray Train, but it is no worker
         return None
