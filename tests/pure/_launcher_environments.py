@@ -724,7 +724,7 @@ REFUSED = {
     ),
     "Torque, a program without a launcher on two hosts, read": (
         "PBS_JOBID=9.head PBS_NUM_NODES=2 PBS_NODENUM=0 PBS_VNODENUM=0",
-        "by PBS_NUM_NODES=2, PBS_VNODENUM=0 and PBS_NODENUM=0 (PBS), this process is one of several",
+        "by PBS_NUM_NODES=2 (PBS), this process is one of several",
     ),
     "PBS, pbsdsh, read": ("PBS_JOBID=9.head PBS_NODENUM=1 PBS_VNODENUM=1", "by PBS_VNODENUM=1 and PBS_NODENUM=1 (PBS)"),
     "PBS, a list of hosts that is none": (

@@ -28,6 +28,7 @@ class _Launcher:
         counts: Variables with a number of processes or hosts. More than 1 is a sign.
         ranks: Variables with the number of this process, or of its host. More than 0 is a sign.
         marks: Variables that only jobs of several need. They are a sign if nothing describes the cluster, and no count says 1.
+        allocated: Variables with a number of hosts of a batch job, which start nothing by themselves. More than 1 is a sign.
         lists: Variables with lists of hosts. More than one host is a sign.
         needed: What the source that reads these variables needs. Empty if Replicant does not read them.
         source: The source that reads these variables, if it has another name.
@@ -37,6 +38,7 @@ class _Launcher:
     counts: tuple[str, ...] = ()
     ranks: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    allocated: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     needed: str = ""
     source: str = ""
@@ -120,7 +122,7 @@ _LAUNCHERS = (
         source=_mpi.SOURCE,
     ),
     _Launcher("Horovod", ("HOROVOD_SIZE",), ("HOROVOD_RANK",), ("HOROVOD_RANK",)),
-    _Launcher("PBS", counts=("PBS_NUM_NODES",), ranks=("PBS_VNODENUM", "PBS_NODENUM"), lists=(NODE_FILE,)),
+    _Launcher("PBS", ranks=("PBS_VNODENUM", "PBS_NODENUM"), allocated=("PBS_NUM_NODES",), lists=(NODE_FILE,)),
     _Launcher("LSF", lists=LSF, needed="the variables of a launcher, such as mpiexec or jsrun"),
     _Launcher("LSF's blaunch", ranks=("LSF_PM_TASKID",), marks=("LSF_PM_TASKID",)),
     _Launcher(
@@ -178,6 +180,18 @@ cluster_resolver=SimpleClusterResolver(ClusterSpec({})).
     return f"{described}, but by {_and(said)}, {it} is one of several. If so, {advice} {_ALONE}"
 
 
+def started_several(environ: Environ) -> str | None:
+    """The variables by which a launcher has started a command several times, or None. A batch job of several hosts does not say so.
+
+    >>> started_several({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"})
+    'SLURM_STEP_NUM_TASKS=2 and SLURM_PROCID=0 (Slurm)'
+    >>> started_several({"SLURM_NTASKS": "2", "LSB_HOSTS": "a b", "RANK": "0", "MASTER_ADDR": "a"})
+    """
+    named = [(launcher.name, dataclasses.replace(launcher, allocated=(), lists=())) for launcher in _LAUNCHERS]
+    said = [f"{_and(signs)} ({name})" for name, launcher in named if (signs := _signs(environ, launcher, described=True))]
+    return _and(said) or None
+
+
 def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[str, ...]:
     """The variables of a launcher, if they say that there are several processes."""
     counts, ranks, marks = launcher.counts, launcher.ranks, launcher.marks
@@ -185,8 +199,9 @@ def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[s
     marked = not described and not facts(environ, *counts) and bool(facts(environ, *marks))
     if several or marked:
         return facts(environ, *dict.fromkeys((*counts[:1], *ranks, *marks, *counts)))
+    hosts = facts(environ, *(name for name in launcher.allocated if _exceeds(environ, name, 1)))
     listed = several_hosts(environ) if launcher.lists else ()
-    return tuple(fact for fact in listed if fact.partition("=")[0] in launcher.lists)
+    return hosts + tuple(fact for fact in listed if fact.partition("=")[0] in launcher.lists)
 
 
 def _exceeds(environ: Environ, name: str, most: int) -> bool:
