@@ -1,5 +1,8 @@
 """Datasets with the API of tf.data, and their distribution."""
 
+from ..input._array_readers import MegatronDataset as MegatronDataset
+from ..input._array_readers import NumpyDataset as NumpyDataset
+from ..input._array_readers import TokenDataset as TokenDataset
 from ..input._column_readers import ArrowDataset as ArrowDataset
 from ..input._column_readers import ParquetDataset as ParquetDataset
 from ..input._contexts import InputContext as InputContext
@@ -49,6 +52,8 @@ __all__ = [
     "InputReplicationMode",
     "JsonLinesDataset",
     "MDSDataset",
+    "MegatronDataset",
+    "NumpyDataset",
     "Optional",
     "Options",
     "ParquetDataset",
@@ -58,6 +63,7 @@ __all__ = [
     "TarDataset",
     "TensorSpec",
     "TextLineDataset",
+    "TokenDataset",
     "ValueContext",
     "VarLenFeature",
     "encode_example",
