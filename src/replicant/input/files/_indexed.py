@@ -93,8 +93,8 @@ class OpenFile:
             raise self._shorter(start)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def fill(self, view: np.ndarray | memoryview, start: int) -> None:
-        """Read bytes from a place on.
+    def fill(self, view: Any, start: int) -> None:
+        """Read bytes from a place on, until this writable buffer is full.
 
         Raises:
             DatasetError: If the file ends before.

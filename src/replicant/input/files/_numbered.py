@@ -18,7 +18,7 @@ from ._format import Format, NoReader, Reader, check_unchanged, store_fails
 class Numbered(Reader):
     """Reads a file whose elements have numbers. The position is the number of the next one."""
 
-    form: "NumberedFormat"
+    form: Any  # a `NumberedFormat`
     path: str
     spec: Any  # of its elements
     size: int  # their number

@@ -2,9 +2,7 @@
 
 import io
 import weakref
-from typing import Self
-
-import numpy as np
+from typing import Any, Self
 
 from ...errors import DatasetError
 from ...storage._read_ahead import RemoteFile
@@ -43,8 +41,8 @@ class UrlFile:
         self.fill(memoryview(data), start)
         return bytes(data)
 
-    def fill(self, view: np.ndarray | memoryview, start: int) -> None:
-        """Read bytes from a place on.
+    def fill(self, view: Any, start: int) -> None:
+        """Read bytes from a place on, until this writable buffer is full.
 
         Raises:
             DatasetError: If the store does not answer, or the file has changed.

@@ -35,6 +35,10 @@ class NumpyFiles(RowsFormat):
     def settings(self) -> list[str]:
         return [f"columns={list(self.names)}"] if self.names else []
 
+    @property
+    def most_row_bytes(self) -> int:
+        return self.max_record_bytes
+
     def opened(self, path: str) -> Numbered:
         file = opened(self.name, path)
         try:

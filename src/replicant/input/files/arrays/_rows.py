@@ -87,7 +87,10 @@ def usable_rows(rows: np.ndarray) -> np.ndarray:
 class RowsFormat(NumberedFormat):
     """The format of files that consist of rows."""
 
-    max_record_bytes: int
+    @property
+    @abc.abstractmethod
+    def most_row_bytes(self) -> int:
+        """The most bytes that a row may have."""
 
     @abc.abstractmethod
     def layout(self, file: FileBytes) -> Layout:
@@ -112,8 +115,8 @@ class RowsFormat(NumberedFormat):
             DatasetError: If it is no such file, or damaged, or its rows have too many bytes.
         """
         layout = self.layout(file)
-        if layout.count and layout.row_bytes > self.max_record_bytes:
-            raise too_large(self.name, file.path, layout.begin, self.max_record_bytes, size=layout.row_bytes, what="row")
+        if layout.count and layout.row_bytes > self.most_row_bytes:
+            raise too_large(self.name, file.path, layout.begin, self.most_row_bytes, size=layout.row_bytes, what="row")
         return layout
 
     def no_text(self, path: str, start: int, error: ValueError) -> DatasetError:

@@ -1,7 +1,7 @@
 """Files of token ids, one behind the other, as nanoGPT and llm.c write them."""
 
 import dataclasses
-from typing import ClassVar
+import sys
 
 import numpy as np
 
@@ -19,7 +19,6 @@ class Tokens(RowsFormat):
     length: int = 1
     stride: int = 1
     dtype: np.dtype | None = None  # None takes that of llm.c's head
-    max_record_bytes: ClassVar[int] = 1 << 62  # the user says how long a row is
 
     @property
     def name(self) -> str:
@@ -29,6 +28,10 @@ class Tokens(RowsFormat):
     def settings(self) -> list[str]:
         stride = [f"stride={self.stride}"] if self.stride != self.length else []
         return [f"length={self.length}", *stride, *([f"dtype={self.dtype}"] if self.dtype else [])]
+
+    @property
+    def most_row_bytes(self) -> int:
+        return sys.maxsize  # the user says how long a row is
 
     def layout(self, file: FileBytes) -> Layout:
         begin, dtype, count = self._counted_tokens(file)
