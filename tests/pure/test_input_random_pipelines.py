@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicant.data import (
+    ArrayRecordDataset,
     AutoShardPolicy,
     Dataset,
     DistributedDataset,
@@ -31,7 +32,7 @@ from replicant.data import (
 )
 from replicant.replicas._topology import Topology
 
-from .test_input_numbered import megatron, npy, npz
+from .test_input_numbered import array_record, megatron, npy, npz
 
 MANY = 60  # elements that are read of a pipeline, which may be infinite
 
@@ -452,6 +453,10 @@ SOURCES = {
     "shuffled tar": lambda size, folder: (
         TarDataset(sorted(folder.glob(f"{size}-*.tar"))).global_shuffle(seed=2).map(lambda sample: np.int64(int(sample["x"])))
     ),
+    "array_record": lambda size, folder: ArrayRecordDataset(sorted(folder.glob(f"{size}-*.array_record"))).map(np.int64),
+    "shuffled array_record": lambda size, folder: (
+        ArrayRecordDataset(sorted(folder.glob(f"{size}-*.array_record"))).global_shuffle(seed=5).map(np.int64)
+    ),
     "npy": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npy"))).map(np.int64),
     "shuffled npy": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npy"))).global_shuffle(seed=3).map(np.int64),
     "npz": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npz")), columns=["x"]).map(lambda row: row["x"]),
@@ -482,6 +487,7 @@ def folder(tmp_path_factory):
                     member.size = len(str(x))
                     tar.addfile(member, io.BytesIO(str(x).encode()))
             begin = sum(len(each) for each in np.array_split(np.arange(size), 3)[:number])
+            array_record(folder / f"{size}-{number}.array_record", begin, begin + len(part))
             npy(folder / f"{size}-{number}.npy", begin, begin + len(part))
             npz(folder / f"{size}-{number}.npz", begin, begin + len(part))
             np.append(part, 99).astype("<u2").tofile(folder / f"{size}-{number}.tokens")

@@ -100,6 +100,7 @@ GOLDEN = {
     ],
     "replicant.data": [
         "AUTOTUNE",
+        "ArrayRecordDataset",
         "ArrowDataset",
         "AutoShardPolicy",
         "CsvDataset",

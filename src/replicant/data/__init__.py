@@ -19,6 +19,7 @@ from ..input._options import Options as Options
 from ..input._readers import FixedLengthRecordDataset as FixedLengthRecordDataset
 from ..input._readers import TextLineDataset as TextLineDataset
 from ..input._readers import TFRecordDataset as TFRecordDataset
+from ..input._record_readers import ArrayRecordDataset as ArrayRecordDataset
 from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
 from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
@@ -38,6 +39,7 @@ from ..input.graph._structure import TensorSpec as TensorSpec
 
 __all__ = [
     "AUTOTUNE",
+    "ArrayRecordDataset",
     "ArrowDataset",
     "AutoShardPolicy",
     "CsvDataset",

@@ -1,4 +1,4 @@
-"""Datasets of records: `JsonLinesDataset`, `TarDataset` and `MDSDataset`."""
+"""Datasets of records: `ArrayRecordDataset`, `JsonLinesDataset`, `TarDataset` and `MDSDataset`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,55 @@ from ._readers import reading
 from .files._file_names import FileNames, file_names
 from .files._limits import MAX_RECORD_BYTES, MAX_SHARD_BYTES, checked_limit
 from .files._stream import checked_compression
+from .files.records._array_record import ArrayRecords
 from .files.shards._mds import Mds
 from .files.shards._mds_index import Shard, listed, read_index
 from .files.shards._tar import Tar
 from .files.text._json_lines import JsonLines, check_compression
 from .graph._structure import TensorSpec, flatten
+
+
+class ArrayRecordDataset(Dataset):
+    """The records of ArrayRecord files, as bytes, in their order. `Dataset.global_shuffle` reads them by their numbers.
+
+    The package ``array_record`` reads the files, on this machine only. Write them with its option ``group_size:1`` to shuffle them:
+    otherwise it decompresses a whole group for each record. The position is a file and the number of a record.
+
+    Args:
+        files: A file name, a list of names, or a dataset of names. The files are read in this order.
+        on_error: "raise", or "skip" to leave out files and records that cannot be read, which `DistributedIterator.stats` counts.
+        num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
+        max_record_bytes: The most bytes that a record may have.
+
+    Raises:
+        ArgumentError: If an argument is not allowed.
+        ArgumentTypeError: If something is not a file name.
+        ConfigurationError: During iteration, if the package is not installed (``pip install 'replicant-jax[array-record]'``).
+        DatasetError: During iteration, if a file is missing or damaged, or is at a URL.
+        ElementError: During iteration, if a record cannot be read; the message names the file and the record.
+
+    >>> import pathlib, tempfile
+    >>> from array_record.python.array_record_module import ArrayRecordWriter
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "numbers.array_record"
+    >>> writer = ArrayRecordWriter(str(path), "group_size:1")
+    >>> for i in range(3):
+    ...     _ = writer.write(b"%d" % i)
+    >>> writer.close()
+    >>> list(ArrayRecordDataset(path))
+    [b'0', b'1', b'2']
+    """
+
+    def __init__(
+        self,
+        files: Any,
+        *,
+        on_error: str = "raise",
+        num_parallel_reads: int | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        method = "ArrayRecordDataset"
+        form = ArrayRecords(checked_limit(method, max_record_bytes), skips=skips(method, on_error))
+        super().__init__(reading(form, files, num_parallel_reads))
 
 
 class JsonLinesDataset(Dataset):
