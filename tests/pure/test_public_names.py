@@ -114,6 +114,7 @@ GOLDEN = {
         "InputOptions",
         "InputReplicationMode",
         "JsonLinesDataset",
+        "LitDataDataset",
         "MDSDataset",
         "MegatronDataset",
         "NumpyDataset",

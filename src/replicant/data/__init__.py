@@ -21,6 +21,7 @@ from ..input._readers import TextLineDataset as TextLineDataset
 from ..input._readers import TFRecordDataset as TFRecordDataset
 from ..input._record_readers import ArrayRecordDataset as ArrayRecordDataset
 from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
+from ..input._record_readers import LitDataDataset as LitDataDataset
 from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
 from ..input._tfds_readers import SkipDecoding as SkipDecoding
@@ -53,6 +54,7 @@ __all__ = [
     "InputOptions",
     "InputReplicationMode",
     "JsonLinesDataset",
+    "LitDataDataset",
     "MDSDataset",
     "MegatronDataset",
     "NumpyDataset",

@@ -20,7 +20,7 @@ class Numbered(Reader):
 
     form: Any  # a `NumberedFormat`
     path: str
-    spec: Any  # of its elements
+    spec: Any  # of its elements, or None if only that of all files is known
     size: int  # their number
     next = 0
 
@@ -130,6 +130,8 @@ class NumberedFormat(Format):
             check_unchanged(self.name, path, identity, reader.identity)
             self.check_alike(path, reader.spec, spec)
             reader.move_to(position)
+            if reader.spec is None:  # only the first element of all says it
+                reader.spec = spec
         except BaseException:
             reader.close()
             raise
