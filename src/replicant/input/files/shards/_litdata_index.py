@@ -53,13 +53,10 @@ class LitIndex:
         """
         tree = self.tree
         if names is not None:
-            if not isinstance(tree, dict) or (missing := [name for name in names if name not in tree]):
-                has = list(tree) if isinstance(tree, dict) else "none, because items are no dicts"
-                raise DatasetError(
-                    f"{METHOD}: there is no column {(missing if isinstance(tree, dict) else names)[0]!r} in {self.path!r}. "
-                    f"Its columns "
-                    f"are {has}."
-                )
+            has = list(tree) if isinstance(tree, dict) else []
+            if missing := [name for name in names if name not in has]:
+                told = has or "none, because items are no dicts"
+                raise DatasetError(f"{METHOD}: there is no column {missing[0]!r} in {self.path!r}. Its columns are {told}.")
             tree = {name: tree[name] for name in names}
         found: dict[int, Leaf] = {}
         for number, name in _named(tree, ""):
@@ -136,14 +133,14 @@ def _is_count(value: Any) -> bool:
 
 def _chunk(path: str, folder: str, number: int, chunk: Any) -> Chunk:
     where = f"chunk {number}"
-    if not isinstance(chunk, dict) or not all(_is_count(chunk.get(name)) for name in ("chunk_bytes", "chunk_size")):
+    if not isinstance(chunk, dict) or not (_is_count(chunk.get("chunk_bytes")) and _is_count(chunk.get("chunk_size"))):
         raise _wrong(path, f"{where} has no number of items and bytes")
-    name, items, size, dim = (chunk.get(each) for each in ("filename", "chunk_size", "chunk_bytes", "dim"))
+    name, dim = chunk.get("filename"), chunk.get("dim")
     if not isinstance(name, str) or not is_below(name):
         raise _wrong(path, f"{where} is {name!r}, which is not below the folder")
     if dim is not None and not _is_count(dim):
         raise _wrong(path, f"{where} has {dim!r} token ids")
-    return Chunk(joined(folder, name), items, size, dim)
+    return Chunk(joined(folder, name), chunk["chunk_size"], chunk["chunk_bytes"], dim)
 
 
 def _tree(path: str, text: Any) -> tuple[Any, int]:

@@ -76,9 +76,9 @@ class Leaf:
         return Boxed.of(rows)
 
     def _texts(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> Column:
-        view, found = memoryview(data), []
+        found: list[Any] = []
         for row, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
-            value: Any = bytes(view[begin : begin + size])
+            value: Any = data[begin : begin + size].tobytes()
             if self.kind == "text":
                 try:
                     value = value.decode()
