@@ -185,6 +185,29 @@ def mds(path: Path, change: str = "0.mds", compression: str = "") -> tuple[Path,
     return path / change, lambda: list(rd.MDSDataset(path)), ANY
 
 
+def litdata(path: Path, change: str = "0.bin", compression: str = "") -> tuple[Path, Read, Any]:
+    path.mkdir()
+    items = []
+    for i in range(20):
+        values = [struct.pack("<q", i), f"text ü {i}".encode(), struct.pack("<3I2f", 9, 1, 2, i, -i), bytes([i]) * i, bytes(2 * i)]
+        items.append(struct.pack("<5I", *map(len, values)) + b"".join(values))
+    raw = np.array([20, *np.cumsum([4 * 22, *map(len, items)])], "<u4").tobytes() + b"".join(items)
+    packed = zstandard.compress(raw) if compression else raw
+    leaf = {"type": None, "context": None, "children_spec": []}
+    spec = {"type": "builtins.dict", "context": '["i", "t", "a", "b", "v"]', "children_spec": [leaf] * 5}
+    config = {"data_format": ["int", "str", "numpy", "bytes", "no_header_tensor:13"], "data_spec": json.dumps([1, spec])}
+    config |= {"item_loader": "PyTreeLoader", "compression": compression or None}
+    (path / "0.bin").write_bytes(packed)
+    chunk = {"filename": "0.bin", "chunk_size": 20, "chunk_bytes": len(raw), "dim": None}
+    (path / "index.json").write_text(json.dumps({"chunks": [chunk], "config": config}))
+    return path / change, lambda: list(rd.LitDataDataset(path)), ANY
+
+
+def litdata_frames(path: Path) -> tuple[Path, Read, Any]:
+    shutil.copytree(RECORDED.parent / "pure" / "litdata" / "batch", path)
+    return path / "chunk-0-0.bin", lambda: list(rd.LitDataDataset(path)), ANY
+
+
 def numpy_file(path: Path) -> tuple[Path, Read, Any]:
     """There are no checksums, so values may be any."""
     with path.open("wb") as file:
@@ -419,6 +442,10 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
     "MDS, index": lambda path: mds(path, "index.json"),
     "MDS, zstd": lambda path: mds(path, "0.mds.z", "zstd"),
     "MDS, gz": lambda path: mds(path, "0.mds.z", "gz"),
+    "LitData": litdata,
+    "LitData, index": lambda path: litdata(path, "index.json"),
+    "LitData, zstd": lambda path: litdata(path, compression="zstd"),
+    "LitData, frames": litdata_frames,
     "NumPy": numpy_file,
     "NumPy, archive": numpy_archive,
     "NumPy, compressed": lambda path: numpy_archive(path, np.savez_compressed),

@@ -22,6 +22,7 @@ from replicant.data import (
     AutoShardPolicy,
     Dataset,
     DistributedDataset,
+    LitDataDataset,
     MegatronDataset,
     NumpyDataset,
     Options,
@@ -32,6 +33,7 @@ from replicant.data import (
 )
 from replicant.replicas._topology import Topology
 
+from .test_input_litdata import numbers as litdata
 from .test_input_numbered import array_record, megatron, npy, npz
 
 MANY = 60  # elements that are read of a pipeline, which may be infinite
@@ -457,6 +459,10 @@ SOURCES = {
     "shuffled array_record": lambda size, folder: (
         ArrayRecordDataset(sorted(folder.glob(f"{size}-*.array_record"))).global_shuffle(seed=5).map(np.int64)
     ),
+    "litdata": lambda size, folder: LitDataDataset(folder / f"{size}-litdata").map(lambda row: row["n"]),
+    "shuffled litdata": lambda size, folder: (
+        LitDataDataset(folder / f"{size}-litdata").global_shuffle(seed=6).map(lambda row: row["n"])
+    ),
     "npy": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npy"))).map(np.int64),
     "shuffled npy": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npy"))).global_shuffle(seed=3).map(np.int64),
     "npz": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npz")), columns=["x"]).map(lambda row: row["x"]),
@@ -478,6 +484,7 @@ def folder(tmp_path_factory):
     """For each size, three files of each format with the numbers below it, one of which may be empty."""
     folder = tmp_path_factory.mktemp("numbers")
     for size in range(14):
+        litdata(folder / f"{size}-litdata", *map(len, np.array_split(np.arange(size), 3)))
         for number, part in enumerate(np.array_split(np.arange(size), 3)):
             (folder / f"{size}-{number}.txt").write_text("".join(f"{x}\n" for x in part))
             pq.write_table(pa.table({"x": part}), folder / f"{size}-{number}.parquet", row_group_size=2)
