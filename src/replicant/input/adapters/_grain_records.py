@@ -15,8 +15,8 @@ def warn_of_records(loader: Any) -> None:
     if lost:
         warnings.warn(
             f"This Grain DataLoader never reads {lost} of the records of its shard (shard {_options(loader).shard_index} of "
-            f"{count}): Grain's IndexSampler gives a shard of each epoch one record more than are read, if the number of records is no "
-            f"multiple of {count}. Leave shard_options out, so that Replicant shares every batch among the workers.",
+            f"{count}): of a number that is no multiple of {count}, Grain's IndexSampler gives some shards one record more than "
+            "are read in an epoch. Leave shard_options out, so that Replicant shares every batch among the workers.",
             stacklevel=4,
         )
     batches = _batches(loader)
