@@ -178,6 +178,13 @@ class TracedStep:
 
         return jax.tree.map(settle, outputs)
 
+    def homes(self, part: Iterable[Any], slots: bool) -> list[Any]:
+        """Return arrays of the state where the step needs them."""
+        if not self.devices.on_one_device:
+            return [self.home(x, slots) for x in part]
+        home = self.devices.mirrored
+        return [x if isinstance(x, jax.Array) and x.committed and x.sharding == home else self.home(x, slots) for x in part]
+
     def home(self, x: Any, slots: bool) -> Any:
         """Return an array of the state where the step needs it."""
         home = self.devices.home(x.shape, slice_axis=self.slice_axis(x, slots))
