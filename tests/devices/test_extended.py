@@ -7,7 +7,7 @@ import pytest
 
 import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
-from replicant.errors import ArgumentTypeError, ContextError, DeviceError, MissingNameError
+from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, DeviceError, MissingNameError
 from replicant.strategies._extended import _INSTEAD
 
 
@@ -18,6 +18,7 @@ def test_values() -> None:
     assert replicant.get_strategy().extended.worker_devices == (jax.devices()[0],)
     assert replicant.OneDeviceStrategy("cpu:1").extended.worker_devices == (jax.devices("cpu")[1],)
     assert (extended.should_checkpoint, extended.should_save_summary, extended.experimental_between_graph) == (True, True, False)
+    assert extended._in_multi_worker_mode() is False
     assert repr(extended) == f"{strategy!r}.extended"
 
 
@@ -57,10 +58,31 @@ def test_parameter_servers() -> None:
         assert not replicant.get_strategy().extended.variable_created_in_scope(v)
         assert not strategy.extended.variable_created_in_scope(replicant.Variable(1.0))
         assert strategy.extended.experimental_between_graph
+        assert strategy.extended._in_multi_worker_mode() is False
         with pytest.raises(ContextError, match=r"ParameterServerStrategy.extended has no devices: its workers and servers are"):
             _ = strategy.extended.worker_devices
     finally:
         strategy.close()
+
+
+def test_models_tell_their_strategy() -> None:
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        made = keras.Sequential([keras.layers.Dense(1)])
+    compiled, plain = keras.Sequential([keras.layers.Dense(1)]), keras.Sequential([keras.layers.Dense(1)])
+    with strategy.scope():
+        compiled.compile("sgd", "mse")
+        assert plain.distribute_strategy is strategy  # that of the scope
+    assert made.distribute_strategy is compiled.distribute_strategy is strategy
+    assert plain.distribute_strategy is replicant.get_strategy()
+
+
+def test_the_method_of_reduction_is_that_of_the_global_batch() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)], name="m")
+    assert model.distribute_reduction_method == "auto"
+    model.distribute_reduction_method = "auto"
+    with pytest.raises(ArgumentError, match=r"of 'm' was set to 'sum', but the only method is \"auto\": fit returns"):
+        model.distribute_reduction_method = "sum"
 
 
 def test_central_storage_is_mirrored() -> None:

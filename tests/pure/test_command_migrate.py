@@ -432,6 +432,30 @@ def test_imports(tmp_path, old, new):
         ("d = tf.data.Dataset.range(3); d.batch(2).ragged_batch(2)", "ragged_batch", "replicant.data.Dataset has no ragged_batch"),
         ("tf.data.Dataset.range(3).map(f).sparse_batch(2, [3])", "sparse_batch", "replicant.data.Dataset has no sparse_batch"),
         ("f(tf)", "tf", "the module itself is used as a value"),
+        ("tf.distribute.NcclAllReduce()", "tf.distribute.NcclAllReduce", "XLA chooses how to reduce"),
+        ("tf.distribute.experimental_set_strategy(s)", "tf.distribute.experimental_set_strategy", "with strategy.scope():"),
+        (
+            "tf.distribute.experimental.PreemptionWatcher()",
+            "tf.distribute.experimental.PreemptionWatcher",
+            "CheckpointHandler(manager)",
+        ),
+        (
+            "tf.distribute.experimental.rpc.Server",
+            "tf.distribute.experimental.rpc.Server",
+            "ClusterCoordinator schedules functions",
+        ),
+        *(
+            (f"tf.distribute.experimental.{call}", f"tf.distribute.experimental.{call}", advice)
+            for call, advice in (
+                (
+                    "MultiWorkerMirroredStrategy(*a)",
+                    "replicant.MultiWorkerMirroredStrategy(cluster_resolver, communication_options)",
+                ),
+                ("PreemptionCheckpointHandler(*a)", "replicant.PreemptionCheckpointHandler(manager)"),
+                ("TerminationConfig(f, g, 3)", "which has no save_fn"),
+                ("TerminationConfig(save_fn=f)", "which has no save_fn"),
+            )
+        ),
     ],
 )
 def test_what_has_no_counterpart_stays_and_is_listed(tmp_path, text, construct, advice):
@@ -477,12 +501,42 @@ def test_what_has_no_counterpart_stays_and_is_listed(tmp_path, text, construct, 
         ("strategy.extended.worker_devices", "strategy.extended.worker_devices"),
         ("tf.summary.scalar('a', 1)", "replicant.summary.scalar('a', 1)"),
         ("tf.distribute.experimental.CentralStorageStrategy()", "replicant.CentralStorageStrategy()"),
+        ("c = tf.distribute.experimental.CollectiveCommunication.AUTO", "c = replicant.CommunicationImplementation.AUTO"),
+        ("h = tf.distribute.experimental.CollectiveHints(1024)", "h = replicant.CommunicationOptions(1024)"),
+        ("c: tf.distribute.experimental.ValueContext", "c: replicant.data.ValueContext"),
+        ("tf.distribute.experimental.MultiWorkerMirroredStrategy()", "replicant.MultiWorkerMirroredStrategy()"),
+        (
+            "tf.distribute.experimental.MultiWorkerMirroredStrategy(tf.distribute.experimental.CollectiveCommunication.AUTO, r)",
+            "replicant.MultiWorkerMirroredStrategy(r)",
+        ),
+        (
+            "tf.distribute.experimental.PreemptionCheckpointHandler(r, m, termination_config=c)",
+            "replicant.PreemptionCheckpointHandler(m, termination_config=c)",
+        ),
+        (
+            "tf.distribute.experimental.TerminationConfig(f, grace_period=3)",
+            "replicant.TerminationConfig(f, grace_period=3)",
+        ),
+        ("print(s.extended._in_multi_worker_mode())", "print(s.extended._in_multi_worker_mode())"),
+        ("print(model.distribute_strategy)", "print(model.distribute_strategy)"),
     ],
 )
 def test_what_works_by_now_is_translated_and_not_listed(tmp_path, old, new):
     migration = migrated(tmp_path, HEAD + old + "\n")
     assert migration.text.splitlines()[-1] == new
     assert not migration.findings
+
+
+@pytest.mark.parametrize("given", ["communication=C.NCCL, cluster_resolver=r", "C.NCCL, r"])
+def test_the_older_strategy_for_workers_takes_options_instead_of_communication(tmp_path, given):
+    experimental = "tf.distribute.experimental."
+    given = given.replace("C.", f"{experimental}CollectiveCommunication.")
+    migration = migrated(tmp_path, f"{HEAD}s = {experimental}MultiWorkerMirroredStrategy({given})\n")
+    options = "replicant.CommunicationOptions(implementation=replicant.CommunicationImplementation.NCCL)"
+    assert migration.text.splitlines()[-1] == f"s = replicant.MultiWorkerMirroredStrategy(r, communication_options={options})"
+    assert "tensorflow" not in migration.text
+    [found] = migration.findings
+    assert (found.kind, found.advice.partition(",")[0]) == ("check", "to TensorFlow")
 
 
 def test_what_a_strategy_leaves_out_needs_no_tensorflow(tmp_path):

@@ -91,17 +91,17 @@ class Hook:
 
 @dataclasses.dataclass
 class Added:
-    """A method that TensorFlow programs call, or Replicant needs, and Keras 3 does not have.
+    """A method or property that TensorFlow programs use, or Replicant needs, and Keras 3 does not have.
 
     Attributes:
-        owner: The class that gets the method, unless it has one of this name.
-        name: The name of the method.
-        method: The method.
+        owner: The class that gets it, unless it has one of this name.
+        name: Its name.
+        method: The method or property.
     """
 
     owner: type
     name: str
-    method: Callable[..., Any]
+    method: Callable[..., Any] | property
 
     def install(self) -> None:
         """Add the method. Classes that have one of their own keep it."""

@@ -172,6 +172,12 @@ HOOKS = (
 ADDED = (
     Added(BaseOptimizer, "minimize", _minimize.minimize),
     Added(BaseOptimizer, "__getattr__", _mistakes.missing_attribute),
+    Added(Trainer, "distribute_strategy", property(_compile.distribute_strategy)),
+    Added(
+        Trainer,
+        "distribute_reduction_method",
+        property(lambda _: "auto", _compile.set_distribute_reduction_method),
+    ),
 )
 
 # The private names of Keras that Replicant reads, writes or calls, by class.

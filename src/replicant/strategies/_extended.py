@@ -83,6 +83,9 @@ class Extended:
         """True: every process makes the variables."""
         return True
 
+    def _in_multi_worker_mode(self) -> bool:  # KerasTuner and other libraries ask for this name
+        return self._strategy.topology.num_workers > 1
+
     def variable_created_in_scope(self, v: Any) -> bool:
         """Return whether a variable was made under this strategy.
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
-from ...errors import MixedStrategyError
-from ...replicas._context import active_strategy, default_strategy
+from ...errors import ArgumentError, MixedStrategyError
+from ...replicas._context import ActiveStrategy, active_strategy, default_strategy
 from ...strategies._strategy import Strategy
 from ..state._owner import STRATEGY, check_only, strategy_of
 from ..steps import _eager, _steps_of_model
@@ -47,3 +47,18 @@ def own_strategy(model: Any) -> Strategy | None:
         )
     check_only(model, current, "is used")
     return own
+
+
+def distribute_strategy(model: Any) -> ActiveStrategy:
+    """The strategy that the model belongs to, as Keras on TensorFlow calls it; that of the current scope if it belongs to none."""
+    return strategy_of(model) or active_strategy()
+
+
+def set_distribute_reduction_method(model: Any, value: Any) -> None:
+    """Accept ``"auto"``, which is the only method."""
+    if value != "auto":
+        raise ArgumentError(
+            f'The distribute_reduction_method of {model.name!r} was set to {value!r}, but the only method is "auto": fit returns '
+            "the losses and metrics of the global batch. For values of single replicas, call strategy.run(step, args) and "
+            "strategy.reduce in a loop of your own."
+        )

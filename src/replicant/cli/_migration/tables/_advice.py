@@ -72,6 +72,13 @@ NAMES = {
     "device": "leave it out: the strategy places values",
     "debugging.set_log_device_placement": "delete it; jax.debug.visualize_array_sharding(x) shows where an array lies",
     "distribute": "Replicant has no such name; docs/differences.md says why",
+    **{
+        f"distribute.{name}": "leave it out: XLA chooses how to reduce"
+        for name in ("CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice")
+    },
+    "distribute.experimental_set_strategy": "with strategy.scope(): around the code, or replicant run --strategy NAME",
+    "distribute.experimental.PreemptionWatcher": "replicant.PreemptionCheckpointHandler(manager)",
+    "distribute.experimental.rpc": "replicant.coordinator.ClusterCoordinator schedules functions on workers",
     "distribute.Server": "delete it: replicant launch starts workers and parameter servers",
     "distribute.experimental.CentralStorageStrategy": "replicant.MirroredStrategy(): each device has a copy of the variables",
     "errors": "replicant.errors lists the exceptions",

@@ -189,6 +189,42 @@ def left_out(call: cst.Call) -> list[cst.CSTNode]:
     return [ops.func if isinstance(ops, cst.Call) else ops] if ops is not None else []
 
 
+def older_multi_worker_strategy(call: cst.Call) -> Rewrite:
+    """Translate ``tf.distribute.experimental.MultiWorkerMirroredStrategy``, whose first argument is ``communication``."""
+    given = by_name(call.args, "communication", "cluster_resolver")
+    if given is None:
+        return Rewrite(left="replicant.MultiWorkerMirroredStrategy(cluster_resolver, communication_options)")
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = [cst.Arg(given["cluster_resolver"])] if "cluster_resolver" in given else []
+    carried = code(given["communication"]) if "communication" in given else "AUTO"
+    if carried.endswith("AUTO"):
+        return Rewrite(call.with_changes(args=new))
+    options = cst.parse_expression(f"replicant.CommunicationOptions(implementation={carried})")
+    new.append(cst.Arg(options, keyword=cst.Name("communication_options"), equal=tight))
+    check = "to TensorFlow, communication is a hint; here, anything but what the devices use (NCCL on GPUs, RING on CPUs) raises"
+    return Rewrite(call.with_changes(args=new), frozenset({"replicant"}), check)
+
+
+def preemption_handler(call: cst.Call) -> Rewrite:
+    """Leave out ``cluster_resolver``, which `replicant.PreemptionCheckpointHandler` does not need."""
+    names = ("cluster_resolver", "checkpoint_or_checkpoint_manager", "checkpoint_dir", "termination_config")
+    given = by_name(call.args, *names)
+    if given is None:
+        return Rewrite(left="replicant.PreemptionCheckpointHandler(manager)")
+    kept = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in call.args if a.value is not given.get("cluster_resolver")]
+    return Rewrite(call.with_changes(args=kept))
+
+
+def termination_config(call: cst.Call) -> Rewrite:
+    """Leave ``tf.distribute.experimental.TerminationConfig`` alone where `replicant.TerminationConfig` would take it otherwise."""
+    given = by_name(call.args, "termination_watcher_fn", "exit_fn", "grace_period")
+    if given is None or sum(argument.keyword is None for argument in call.args) > 2:
+        return Rewrite(
+            left="replicant.TerminationConfig(termination_watcher_fn, exit_fn, grace_period=seconds), which has no save_fn"
+        )
+    return Rewrite(call)
+
+
 def dataset_creator(call: cst.Call) -> Rewrite:
     """Translate ``DatasetCreator(dataset_fn)`` to the function, which `fit` takes."""
     given = by_name(call.args, "dataset_fn", "input_options")
@@ -234,6 +270,9 @@ def saved_model(call: cst.Call) -> Rewrite:
 HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "function": function,
     "distribute.MirroredStrategy": mirrored_strategy,
+    "distribute.experimental.MultiWorkerMirroredStrategy": older_multi_worker_strategy,
+    "distribute.experimental.PreemptionCheckpointHandler": preemption_handler,
+    "distribute.experimental.TerminationConfig": termination_config,
     "keras.utils.experimental.DatasetCreator": dataset_creator,
     "config.set_logical_device_configuration": logical_devices,
     "config.experimental.set_virtual_device_configuration": logical_devices,

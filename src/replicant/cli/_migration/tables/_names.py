@@ -87,6 +87,9 @@ _EXACT = {
 
 # Older names of the same things.
 _OLD_PREFIXES = (
+    ("distribute.experimental.CollectiveCommunication", "distribute.experimental.CommunicationImplementation"),
+    ("distribute.experimental.CollectiveHints", "distribute.experimental.CommunicationOptions"),
+    ("distribute.experimental.ValueContext", "distribute.ValueContext"),
     ("keras.layers.experimental.preprocessing.", "keras.layers."),
     ("keras.callbacks.experimental.", "keras.callbacks."),
     ("keras.optimizers.legacy.", "keras.optimizers."),
