@@ -33,7 +33,7 @@ from PIL import Image
 import replicant
 from replicant import data as rd
 from replicant.checkpoint.weights import open_weights, write_safetensors
-from replicant.launch.engines._jobs import read_hosts_file
+from replicant.launch.engines._hosts import read_hosts_file
 from replicant.launch.record._events import Events
 from replicant.launch.record._goodput import read_job
 
