@@ -74,10 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
         return show(arguments.status)
     if arguments.script is None:
         raise ArgumentError("there is no SCRIPT to run. Write replicant launch [options] SCRIPT [ARGUMENTS ...].")
-    check_engine(arguments.engine)
-    for option in TAKEN_BY:
-        if _is_given(arguments, option):
-            check_taken(option, arguments.engine)
+    _check_options(arguments)
     settings, hosts = _settings(arguments), _hosts(arguments)
     if not arguments.module and arguments.engine not in IN_CONTAINERS:
         check_script(arguments.script)
@@ -115,6 +112,14 @@ def _give(settings: Settings, hosts: tuple[str, ...], arguments: argparse.Namesp
         return submit_job(job)
     sys.stdout.write(describe_job(job))
     return 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Check that the engine takes the options that are given."""
+    check_engine(arguments.engine)
+    for option in TAKEN_BY:
+        if _is_given(arguments, option):
+            check_taken(option, arguments.engine)
 
 
 def _check_started_once() -> None:
