@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-launchers test-libraries test-versions package bench docs docs-test clean
+.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-launchers test-libraries test-versions test-writers package bench docs docs-test clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -123,6 +123,21 @@ VERSIONS ?= 3.11 3.12 3.13
 KERAS ?= 3.12.0 3.13 3.14
 test-versions: setup
 	@$(PYTHON_OF_TESTS) tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
+
+# Files as other libraries write them, each read as its own library reads it, or refused: docs/formats.md. The first run installs these
+# libraries into two environments in build: 4 GB, and 7 GB for MosaicML's streaming, which needs PyTorch.
+WRITERS := tests/writers
+WRITERS_PYTHON = $$(.ci/find_python $(PYTHONS))
+build/writers/.installed: $(WRITERS)/requirements.txt pyproject.toml
+	@test -x build/writers/bin/python || $(WRITERS_PYTHON) -m venv build/writers
+	build/writers/bin/python -m pip install --quiet --disable-pip-version-check --requirement $< --editable .
+	@touch $@
+build/writers-streaming/.installed: $(WRITERS)/requirements-streaming.txt
+	@test -x build/writers-streaming/bin/python || $(WRITERS_PYTHON) -m venv build/writers-streaming
+	build/writers-streaming/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+test-writers: build/writers/.installed build/writers-streaming/.installed
+	build/writers/bin/python -m pytest -c $(WRITERS)/pytest.ini --rootdir . --confcutdir $(WRITERS) $(WRITERS) $(ARGS)
 
 # The sdist and the wheel, in dist, and a try of the wheel in an empty environment. It downloads what the wheel needs.
 package: setup

@@ -51,12 +51,10 @@ def test_replicant_launch_that_a_launcher_starts_several_times(monkeypatch, vari
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ClusterError) as error:
-        _launch._check_started_once("local", None)
-    _launch._check_started_once("local", 1)
-    _launch._check_started_once("slurm", None)
+        _launch._check_started_once()
     assert str(error.value).startswith(f"by {said}, another launcher has started this command several times, and each would start")
     monkeypatch.setenv("REPLICANT_SINGLE", "1")
-    _launch._check_started_once("local", None)
+    _launch._check_started_once()
 
 
 @pytest.mark.parametrize("variables", [{"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, {"LSB_HOSTS": "a b"}, {"PBS_NUM_NODES": "2"}])
@@ -64,7 +62,7 @@ def test_replicant_launch_in_a_batch_job_of_several_hosts(monkeypatch, variables
     """The script of a batch job runs once."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    _launch._check_started_once("local", None)
+    _launch._check_started_once()
 
 
 def test_the_command(tmp_path):

@@ -74,14 +74,12 @@ def main(arguments: argparse.Namespace) -> int:
         return show(arguments.status)
     if arguments.script is None:
         raise ArgumentError("there is no SCRIPT to run. Write replicant launch [options] SCRIPT [ARGUMENTS ...].")
-    check_engine(arguments.engine)
-    for option in TAKEN_BY:
-        if _is_given(arguments, option):
-            check_taken(option, arguments.engine)
+    _check_options(arguments)
     settings, hosts = _settings(arguments), _hosts(arguments)
     if not arguments.module and arguments.engine not in IN_CONTAINERS:
         check_script(arguments.script)
-    _check_started_once(arguments.engine, arguments.node_rank)
+    if arguments.engine in ("local", "ray") and arguments.node_rank is None:
+        _check_started_once()
     if arguments.engine == "local":
         if _launch_hosts.is_on_hosts(arguments, hosts):
             return _launch_hosts.run_on_hosts(settings, arguments, hosts)
@@ -116,15 +114,21 @@ def _give(settings: Settings, hosts: tuple[str, ...], arguments: argparse.Namesp
     return 0
 
 
-def _check_started_once(engine: str, node_rank: int | None) -> None:
-    """Check that this is not one of several copies of the command, each of which would train a model of its own.
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Check that the engine takes the options that are given."""
+    check_engine(arguments.engine)
+    for option in TAKEN_BY:
+        if _is_given(arguments, option):
+            check_taken(option, arguments.engine)
 
-    With `node_rank`, there is meant to be one on each host. Other engines than these two only get a job file.
+
+def _check_started_once() -> None:
+    """Check that this is not one of several copies of the command, each of which would train a model of its own.
 
     Raises:
         ClusterError: If a launcher says so, and REPLICANT_SINGLE does not say that it is meant.
     """
-    sign = started_several(os.environ) if engine in ("local", "ray") and node_rank is None else None
+    sign = started_several(os.environ)
     if sign is not None and find_single(os.environ) is None:
         raise ClusterError(
             f"by {sign}, another launcher has started this command several times, and each would start a job of its own. Let that "
