@@ -309,7 +309,7 @@ def test_records_that_a_grain_sampler_loses(grain):
     """Grain reads as many records of each shard as of the smallest: the fourth of the first shard of ten in three is lost."""
     loader = sharded_loader(grain, 10, 3)
     assert [batch.tolist() for batch in loader] == [[0, 1, 2]]
-    with pytest.warns(UserWarning, match=r"never reads 1 of the records of its shard \(shard 0 of 3\): of a number that is no multiple of 3"):
+    with pytest.warns(UserWarning, match=r"never reads 1 of the records of its shard \(shard 0 of 3\): of a number"):
         as_dataset(loader)
     as_dataset(sharded_loader(grain, 10, 3, index=1))  # has three records
     as_dataset(sharded_loader(grain, 10, 3, drop_remainder=True))  # Grain says itself what it drops
