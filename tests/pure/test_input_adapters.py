@@ -316,6 +316,22 @@ def test_records_that_a_grain_sampler_loses(grain):
     as_dataset(sharded_loader(grain, 9, 3))
 
 
+@pytest.mark.parametrize("kind", ["map", "iter"])
+def test_shards_of_grain_that_draw_the_same_numbers(grain, kind):
+
+    def drawn(dataset):
+        dataset = dataset.random_map(lambda x, rng: float(rng.random()))
+        return dataset if kind == "map" else dataset.to_iter_dataset()
+
+    everything = grain.MapDataset.range(12).seed(1)
+    assert list(drawn(everything[0::3])) == list(drawn(everything[1::3]))
+    with pytest.warns(UserWarning, match=r"behind a slice with the step 3.*the n-th records of all 3 slices get the same numbers"):
+        as_dataset(drawn(everything[1::3]).batch(2))
+    before = everything.random_map(lambda x, rng: float(rng.random()))[1::3]
+    as_dataset((before if kind == "map" else before.to_iter_dataset()).batch(2))
+    as_dataset(drawn(everything[:6]).batch(2))
+
+
 def test_a_shard_of_grain_is_not_cut_again(grain):
     with pytest.raises(DatasetError, match="A Grain DataLoader cannot be shared among 2 workers"):
         DistributedDataset(sharded_loader(grain, 8, 2), Topology(2, 0, 1), cut)
