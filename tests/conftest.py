@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXCHANGE_SECONDS = 20.0  # how long a worker waits for the others
 GRACE_SECONDS = 2.0  # for threads that are about to end
 
+collect_ignore = ["writers"]  # has an environment of its own: `make test-writers`
+
 FOREIGN_VARIABLES = re.compile(r"PYTEST_|KMP_")  # set by pytest itself, and by scikit-learn when it is first imported
 NO_SKLEARN = str(ROOT / "tests" / "no_sklearn")
 TOOL_FILES = {".hypothesis", ".pytest_cache", ".ruff_cache", ".import_linter_cache", "__pycache__"}

@@ -26,6 +26,8 @@ from ._saved_position import Position, Randomness
 from ._table_optimizers import warn_of_unused_optimizers
 from ._train_function import Rank, Step, TrainFunction, train_function_of
 
+_signature_of = functools.cache(inspect.signature)  # of one function, Keras's
+
 
 class FitRun(Run):
     """A call of Keras's own ``fit``."""
@@ -271,7 +273,7 @@ def _nodes(roots: Any) -> Iterator[Node]:
 
 def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``fit`` with Replicant's callbacks first. Tell them when it ends, and watch it if they ask for that."""
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound = _signature_of(original).bind(model, *args, **kwargs)
     if strategy_of(model) is not None:
         warn_of_unused_optimizers(model)
         if not _restores(bound.arguments.get("callbacks")):

@@ -38,7 +38,8 @@ INDEX = "axis_index"
 # Operations that call a body with their operands. Those in INLINED mean no more than their body.
 JIT = "jit"
 INLINED = frozenset({JIT, "closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
-CALLS = INLINED | {"remat2"}
+REMAT = "remat2"
+CALLS = INLINED | {REMAT}
 LOOPS = frozenset({"cond", "scan", "while"})
 PRINTING = frozenset({"debug_callback", "debug_print"})
 
