@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-versions package bench docs docs-test clean
+.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-libraries test-versions package bench docs docs-test clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -94,6 +94,20 @@ test-hosts: export REPLICANT_TEST_SLOW := 1
 test-hosts: setup
 	@mkdir -p build
 	$(PYTHON_OF_TESTS) -m pytest --numprocesses $(PROCESSES) --dist load tests/hosts $(ARGS)
+
+# Libraries that are built on Keras and JAX, in an environment of their own with exactly these packages. docs/libraries.md has the table.
+LIBRARIES := build/libraries
+$(LIBRARIES)/.installed: tests/libraries/requirements.txt
+	@python="$$(.ci/find_python 3.13)"; test -n "$$python" || { echo "make: test-libraries needs Python 3.13" >&2; exit 1; }; \
+	  echo "Installing into $(LIBRARIES) (once; some minutes) ..."; "$$python" -m venv --clear $(LIBRARIES)
+	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
+
+test-libraries: export REPLICANT_TEST_LIBRARIES := 1
+test-libraries: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+test-libraries: export PYTHONPATH := src
+test-libraries: $(LIBRARIES)/.installed
+	$(LIBRARIES)/bin/python -m pytest --numprocesses 2 --durations 0 --durations-min 60 tests/libraries $(ARGS)
 
 # The core of the suite with each of these Pythons that is here and the JAX that belongs to it, and the tests of Keras with each of these
 # versions of Keras. A table comes last. The first run installs them into build/versions.

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -118,9 +119,36 @@ def transcript(name: str) -> str | None:
         return _block("replicant new digits")
     if name == "checkpoint":
         return _block("replicant checkpoint show exported", copies={"exported": RECORDED})
+    if name == "clusters":
+        return _clusters()
     if name == "doctor":
         return _block("replicant doctor", cut=100)
     return _block("cat train.py", "replicant migrate train.py", files={"train.py": PROGRAM})
+
+
+def _clusters() -> str:
+    """What `replicant doctor` and `print(detect())` say in each environment that the tests record."""
+    from replicant.cli import _doctor
+    from replicant.cli._checkup._facts import cluster_variables
+    from replicant.cluster import detect
+    from replicant.errors import ClusterError
+
+    recorded = runpy.run_path(str(DOCS.parent / "tests" / "pure" / "_launcher_environments.py"))
+    sections = []
+    for title, table in (("Recognised", "RECOGNISED"), ("Refused", "REFUSED")):
+        sections.append(f"## {title}\n")
+        for name, (variables, *_) in recorded[table].items():
+            environ, printed = recorded["env"](variables), io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                print("$ replicant doctor")
+                _doctor._table([cluster_variables(environ)], ["cluster"])  # noqa: SLF001 - as the command prints it
+                print("$ python -c 'import replicant; print(replicant.cluster.detect())'")
+                try:
+                    print(detect(environ))
+                except ClusterError as error:
+                    print(f"replicant.errors.ClusterError: {error}")
+            sections.append(f"### {name[0].upper()}{name[1:]}\n\n```text\n{printed.getvalue()}```\n")
+    return "\n" + "\n".join(sections) + "\n"
 
 
 def _plan(name: str) -> str:

@@ -3,6 +3,7 @@
 All text in HTML is escaped, and shortened. Showing a value changes nothing, ends within seconds, and never raises.
 """
 
+import textwrap
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
@@ -38,6 +39,25 @@ def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
         cells = zip(row, widths, strict=True)
         lines.append("  ".join(each.ljust(n) if i in left else each.rjust(n) for i, (each, n) in enumerate(cells)).rstrip())
     return lines
+
+
+def hanging(first: str, text: str, width: int = 100) -> list[str]:
+    """Make lines of a text, the first of which begins with `first`, and the others with as many blanks.
+
+    >>> hanging("doubt  ", "one of several, as HOROVOD_SIZE=4 says", width=30)
+    ['doubt  one of several, as', '       HOROVOD_SIZE=4 says']
+    """
+    wrapped = textwrap.wrap(text, max(20, width - len(first)), break_long_words=False, break_on_hyphens=False)
+    return [(first if i == 0 else " " * len(first)) + line for i, line in enumerate(wrapped or [""])]
+
+
+def printable(text: str) -> str:
+    r"""Return the text on one line, with everything escaped that a terminal would obey.
+
+    >>> print(printable("a\x1b[2J\n"))
+    a\x1b[2J\n
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:

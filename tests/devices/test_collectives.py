@@ -220,6 +220,24 @@ def test_exchanges_inside_loops_need_equal_sizes(three: replicant.MirroredStrate
         three.run(fn, args=(per_replica(RAGGED),))
 
 
+def test_a_branch_in_a_loop_whose_condition_is_the_same_everywhere(three: replicant.MirroredStrategy) -> None:
+    """As in a line search: what the loop carries decides, and is exchanged in each iteration."""
+
+    def fn(x):
+        def total(value):
+            return replicant.get_replica_context().all_reduce("SUM", jnp.sum(x) * value)
+
+        def body(carried):
+            i, value = carried
+            return i + 1, jax.lax.cond(value > 100, lambda value: value, total, value)
+
+        return jax.lax.while_loop(lambda carried: carried[0] < 3, body, (0, jnp.ones(())))[1]
+
+    assert float(three.run(fn, args=(per_replica(EVEN),)).value) == 225.0  # 15, 225, and then no more
+    with pytest.raises(RaggedStepError, match=r"all_reduce lies inside a loop or branch \(while\)"):
+        three.run(fn, args=(per_replica(RAGGED),))
+
+
 class TotalOfRows(keras.layers.Layer):
     """Exchanges inside a Keras layer, once with a Python object that belongs to the replica."""
 

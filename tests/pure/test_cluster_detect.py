@@ -84,8 +84,12 @@ def test_nothing():
         "  process       0 of 1\n"
         "  on this host  0 of 1\n"
         "  because       no variable describes a cluster\n"
-        f"  doubt         {found.doubt}"
-    )  # fmt: skip
+        "  doubt         nothing that Replicant reads describes a cluster, but by RANK=3 (torchrun), this\n"
+        "                process is one of several. If so, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,\n"
+        "                or JAX_PROCESS_ID, JAX_NUM_PROCESSES and JAX_COORDINATOR_ADDRESS (the host:port of\n"
+        "                process 0) in each process. If it is to train alone, set REPLICANT_SINGLE=1, or pass\n"
+        "                cluster_resolver=SimpleClusterResolver(ClusterSpec({}))."
+    )
 
 
 def test_the_table_of_torchrun_inside_slurm():
@@ -181,7 +185,7 @@ def test_a_job_of_one_in_doubt(environ, words):
     found = detect(environ)
     assert found.num_processes == 1
     assert words in found.doubt
-    assert found.doubt in str(found)
+    assert found.doubt in " ".join(str(found).split())
     result = _facts.cluster_variables(environ)
     assert (result.state, result.remedy) == ("fail", f"strategies over workers refuse to start here: {found.doubt}")
     for meant in ({"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, {"REPLICANT_SINGLE": "1"}):

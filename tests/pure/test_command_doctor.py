@@ -130,7 +130,7 @@ WORKERS = {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADD
     ("environ", "state", "words"),
     [
         ({}, "ok", "nothing: process 0 of 1"),
-        (WORKERS, "ok", "process 1 of 4, coordinator node1:1234 (because JAX_PROCESS_ID=1"),
+        (WORKERS, "ok", "JAX variables: process 1 of 4, coordinator node1:1234"),
         (WORKERS | {"https_proxy": "http://proxy:1"}, "fail", "process 1 of 4"),
         (WORKERS | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "1"}, "warn", "process 1 of 4"),
     ],
@@ -164,6 +164,7 @@ def test_a_fact_that_cannot_be_had_is_a_red_line():
 
 def test_the_table(monkeypatch, capsys):
     results = [Result("one", "ok", "fine"), Result("three", "warn", "odd", "mind it"), Result("two", "fail", "broken", "mend it")]
+    results.append(Result("four", "ok", "there", rows=("a", "b")))
     monkeypatch.setattr(_checkup, "look", lambda: results)
     assert cli.main(["doctor", "--no-self-test"]) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -172,14 +173,24 @@ def test_the_table(monkeypatch, capsys):
         "                            -> mind it",
         "FAIL  two                   broken",
         "                            -> mend it",
+        "ok    four                  there",
+        "                            a",
+        "                            b",
         "",
-        "1 ok, 1 warnings, 1 failed.",
+        "2 ok, 1 warnings, 1 failed.",
     ]
     monkeypatch.setattr(_checkup, "look", lambda: results[:2])
     assert cli.main(["doctor", "--no-self-test", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["ok"] is True
-    assert printed["checks"][1] == {"name": "three", "state": "warn", "detail": "odd", "remedy": "mind it", "seconds": 0.0}
+    assert printed["checks"][1] == {
+        "name": "three",
+        "state": "warn",
+        "detail": "odd",
+        "remedy": "mind it",
+        "seconds": 0.0,
+        "rows": [],
+    }
 
 
 def test_on_a_terminal_the_table_says_what_is_being_looked_at(monkeypatch, capsys):

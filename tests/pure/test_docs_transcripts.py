@@ -14,7 +14,7 @@ written = {name: text for page in DOCS.glob("*.md") for name, text in tool["plac
 
 
 def test_the_places_are_these():
-    assert sorted(written) == ["checkpoint", "doctor", "help", "launch", "migrate", "new", *sorted(tool["PLANS"])]
+    assert sorted(written) == ["checkpoint", "clusters", "doctor", "help", "launch", "migrate", "new", *sorted(tool["PLANS"])]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse wraps otherwise from Python 3.13 on")
@@ -25,6 +25,12 @@ def test_a_transcript_is_that_of_today(name):
 
 def test_the_transcript_of_a_checkpoint_is_that_of_today():
     assert written["checkpoint"] == tool["transcript"]("checkpoint"), REMEDY
+
+
+def test_the_transcripts_of_all_environments_are_those_of_today():
+    assert written["clusters"] == tool["transcript"]("clusters"), (
+        "it has changed; if that is meant: python docs/transcripts.py clusters"
+    )
 
 
 def test_the_transcript_of_the_doctor_has_all_lines():

@@ -12,7 +12,7 @@ import pytest
 
 from replicant.errors import ArgumentError, ClusterError, ConfigurationError
 from replicant.launch import Settings
-from replicant.launch.engines._jobs import parse_hosts, read_hosts_file
+from replicant.launch.engines._hosts import parse_hosts, read_hosts_file
 from replicant.launch.hosts import Joining, NodeRanks, SshHosts, _agent, _join, key_of_nodes
 from replicant.launch.hosts._agent import Agent
 from replicant.launch.hosts._facts import differences, facts_here, same_machines

@@ -14,7 +14,8 @@ from replicant.errors import ArgumentError, ConfigurationError
 from replicant.launch import Job, Settings, describe_job, submit_job
 from replicant.launch._environment import Place, accelerators_of, worker_environment
 from replicant.launch._settings import parse_elastic
-from replicant.launch.engines._jobs import parse_hosts
+from replicant.launch.engines._hosts import parse_hosts
+from replicant.launch.engines._options import ENGINES, TAKEN_BY
 
 SETTINGS = Settings(
     command=("train.py", "--rate", "0.1 0.2"), num_workers=4, devices_per_worker=2, max_restarts=3, log_dir=Path("run/logs")
@@ -38,7 +39,7 @@ unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_pr
 export PYTHONUNBUFFERED=1
 export JAX_NUM_CPU_DEVICES=2
 export NPROC=8
-mkdir -p run/logs
+mkdir -p -- run/logs
 
 srun --kill-on-bad-exit=1 --wait=300 --output=run/logs/rank-%t.log --open-mode=append python train.py --rate '0.1 0.2'
 code=$?
@@ -74,7 +75,7 @@ spec:
   selector:
     batch.kubernetes.io/job-name: train
   ports:
-  - port: 55527
+  - {port: 55527}
 ---
 apiVersion: batch/v1
 kind: Job
@@ -89,7 +90,7 @@ spec:
     rules:
     - action: Ignore  # the node is taken away
       onPodConditions:
-      - type: DisruptionTarget
+      - {type: DisruptionTarget, status: "True"}
     - action: Ignore  # the pod was asked to leave, and has saved everything
       onExitCodes:
         operator: In
@@ -106,8 +107,8 @@ spec:
         env:
         - {name: JAX_NUM_PROCESSES, value: "4"}
         - {name: JAX_COORDINATOR_ADDRESS, value: "train-0.train:55527"}
-        - {name: REPLICANT_JOB_ID, value: "train"}
         - {name: PYTHONUNBUFFERED, value: "1"}
+        - {name: REPLICANT_JOB_ID, value: train}
         - {name: JAX_NUM_CPU_DEVICES, value: "2"}
         - {name: NPROC, value: "8"}
 """
@@ -147,9 +148,8 @@ def test_characters_of_every_plane_in_the_kubernetes_file() -> None:
 
 @pytest.mark.parametrize("engine", ["kubernetes", "slurm", "mpi"])
 def test_what_is_no_text_cannot_stand_in_a_job(engine: str) -> None:
-    job = Job(Settings(("train.py", "a\udcff")), engine, image="x" if engine == "kubernetes" else "")
     with pytest.raises(ArgumentError) as caught:
-        describe_job(job)
+        Job(Settings(("train.py", "a\udcff")), engine, image="x" if engine == "kubernetes" else "")
     assert str(caught.value) == (
         rf"'a\udcff' is no text in UTF-8, so it cannot stand in a job for {engine}. Rename the file, or change the argument."
     )
@@ -160,7 +160,14 @@ def test_the_line_of_mpirun() -> None:
     assert describe_job(job) == MPI
 
 
-NAMES = [("train.py", "train"), ("my/Train_It.py", "train-it"), ("my.train", "my"), ("__main__.py", "main"), ("--.py", "job")]
+NAMES = [
+    ("train.py", "train"),
+    ("my/Train_It.py", "train-it"),
+    ("my.train", "my"),
+    ("__main__.py", "main"),
+    ("--.py", "job"),
+    ("4b.py", "job-4b"),
+]
 
 
 @pytest.mark.parametrize(("script", "name"), NAMES)
@@ -170,10 +177,30 @@ def test_the_name_of_a_job(script: str, name: str) -> None:
 
 BAD_JOBS = [
     ({"engine": "ray"}, r"--engine ray runs the job itself, so there is no job file to print or submit\."),
-    ({"engine": "yarn"}, r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
-    ({"engine": "slurm", "name": "My Job"}, r"--name 'My Job' is not a valid name\. Kubernetes allows up to 40 lower-case letters"),
+    (
+        {"engine": "yarn"},
+        r"--engine 'yarn' is not known\. It is one of local, ray, slurm, kubernetes, jobset, ",
+    ),
+    ({"engine": "slurm", "name": "My Job"}, r"--name 'My Job' is not a valid name\. Write a letter and then up to 39 letters"),
+    ({"engine": "slurm", "name": "7b"}, r"--name '7b' is not a valid name\. Write a letter and then up to 39 letters"),
+    (
+        {"engine": "mpi", "name": "x"},
+        r"--name is not for --engine mpi\. It is for --engine slurm, kubernetes, jobset",
+    ),
+    (
+        {"engine": "slurm", "image": "x"},
+        r"--image is not for --engine slurm\. It is for --engine kubernetes, jobset",
+    ),
+    (
+        {"engine": "jobset", "image": "a b"},
+        r"--image 'a b' has spaces or control characters, which the name of an image never has\.",
+    ),
+    ({"engine": "slurm", "hosts": ("me@a:4",)}, r"--hosts: 'me@a' names a user, which is for ssh\. For --engine slurm write the"),
     ({"engine": "kubernetes"}, r"--engine kubernetes needs --image"),
-    ({"engine": "kubernetes", "image": "x", "hosts": ("a",)}, r"leave --hosts out"),
+    (
+        {"engine": "kubernetes", "image": "x", "hosts": ("a",)},
+        r"--hosts is not for --engine kubernetes\. It is for --engine local,",
+    ),
     ({"engine": "mpi", "hosts": ("a", "b:2")}, r"--hosts a,b:2 has room for 3 worker\(s\), but --workers is 4\."),
     ({"engine": "mpi", "hosts": ("a:0",)}, r"--hosts: 'a:0' is neither HOST nor HOST:WORKERS"),
     ({"engine": "mpi", "hosts": ("a", "a")}, r"--hosts: 'a' is there twice\. Write a:N for N workers on it\."),
@@ -296,6 +323,7 @@ def test_the_options_are_a_golden_list() -> None:
         "--nodes",
         "--port",
         "--preempted-code",
+        "--print",
         "--python",
         "--stall",
         "--start",
@@ -311,12 +339,39 @@ def test_what_follows_the_script_is_its_own() -> None:
     assert (found.workers, found.script, found.arguments) == (2, "train.py", ["--workers", "3", "--", "x"])
 
 
+def test_the_page_says_which_engines_take_an_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+    table = re.search(r"\| option \| engines that take it \|\n\|---\|---\|\n((?:\|.*\|\n)+)", page)
+    assert table is not None
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table[1].splitlines()]
+    told = {name: ENGINES if cell == "all" else tuple(cell.split(", ")) for names, cell in rows for name in names.split(", ")}
+    taken = {f"`--{option.replace('_', '-')}`": engines for option, engines in TAKEN_BY.items()}
+    assert told == taken | {"`--workers`": ENGINES, "`--devices-per-worker`": ENGINES}
+
+
 BAD_COMMANDS = [
     (["nothing.py"], r"The script 'nothing.py' does not exist \(looked in .*\)\. To run a module, write -m nothing.py\."),
     (["."], r"The script '.' is a directory without a __main__.py\."),
-    (["--engine", "yarn", "x.py"], r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
-    (["--submit", "x.py"], r"--submit is only for engines other than local"),
-    (["--image", "i", "x.py"], r"--image is only for engines other than local"),
+    (
+        ["--engine", "yarn", "x.py"],
+        r"--engine 'yarn' is not known\. It is one of local, ray, slurm, kubernetes, jobset, ",
+    ),
+    (["--submit", "x.py"], r"--submit is not for --engine local\. It is for --engine slurm, kubernetes, jobset, trainer and mpi\."),
+    (
+        ["--print", "x.py"],
+        r"--print is not for --engine local\. It is for --engine slurm, kubernetes, jobset",
+    ),
+    (
+        ["--engine", "slurm", "--print", "--submit", "x.py"],
+        r"--print prints the job and --submit submits it: give one of the two\.",
+    ),
+    (
+        ["--image", "i", "x.py"],
+        r"--image is not for --engine local\. It is for --engine kubernetes, jobset",
+    ),
+    (["--engine", "mpi", "--grace", "30", "x.py"], r"--grace is not for --engine mpi\. It is for --engine local, ray, slurm, kube"),
+    (["--engine", "trainer", "--max-restarts", "0", "x"], r"--max-restarts is not for --engine trainer\. It is for --engine local"),
+    (["--engine", "kubernetes", "--log-dir", "d", "x"], r"--log-dir is not for --engine kubernetes\. It is for --engine local, ra"),
     (["--hosts", "a:2", "--workers", "3", "x.py"], r"--hosts a:2 has 2 worker\(s\), but --workers is 3\. Leave --workers out"),
     (["--hosts", "a", "--nodes", "2", "x.py"], r"--hosts starts the job on all hosts by ssh, and --nodes on this one only"),
     (["--hosts", "a", "--hosts-file", "f", "x.py"], r"--hosts and --hosts-file both say which hosts there are"),
@@ -346,19 +401,22 @@ BAD_COMMANDS = [
         ["--nodes", "1", "--node-rank", "0", "--address", "a", "--python", "p", "x.py"],
         r"--python is only for --hosts\. A node runs",
     ),
-    (["--engine", "slurm", "--node-rank", "0", "x.py"], r"--node-rank is only for --engine local\."),
-    (["--engine", "ray", "--hosts-file", "f", "x.py"], r"--hosts-file '.*f' cannot be read"),
+    (["--engine", "slurm", "--node-rank", "0", "x.py"], r"--node-rank is not for --engine slurm\. It is for --engine local\."),
+    (
+        ["--engine", "ray", "--hosts-file", "f", "x.py"],
+        r"--hosts-file is not for --engine ray\. It is for --engine local, slurm an",
+    ),
     (
         ["--engine", "slurm", "--port", "5000", "x.py"],
-        r"--port is only for --engine local, because slurm watches its workers",
+        r"--port is not for --engine slurm\. It is for --engine local and ray\.",
     ),
     (
         ["--engine", "mpi", "--elastic", "1:2", "x.py"],
-        r"--elastic is only for --engine local, because mpi watches its workers",
+        r"--elastic is not for --engine mpi\. It is for --engine local\.",
     ),
     (["--engine", "mpi", "--engine-args", "'", "x.py"], r"--engine-args \"'\" cannot be split into words: No closing quotation\."),
-    (["--engine", "ray", "--elastic", "1:1", "x.py"], r"--elastic works only with --engine local\. With --engine ray, all"),
-    (["--engine", "ray", "--submit", "x.py"], r"--submit is not for --engine ray, which runs the job now, on nodes"),
+    (["--engine", "ray", "--elastic", "1:1", "x.py"], r"--elastic is not for --engine ray\. It is for --engine local\."),
+    (["--engine", "ray", "--submit", "x.py"], r"--submit is not for --engine ray\. It is for --engine slurm, kubern"),
     (["--log-dir", "x.py/logs", "x.py"], r"--log-dir 'x.py/logs' cannot be written: Not a directory\."),
 ]
 

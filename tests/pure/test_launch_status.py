@@ -200,7 +200,7 @@ def test_a_launcher_that_is_gone(tmp_path, capsys):
         (["--status-port", "65536", "empty"], "--status-port must be from 0 to 65535. Got 65536."),
         (
             ["--engine", "slurm", "--status-port", "0", "empty"],
-            "--status-port is only for --engine local, because slurm watches its workers itself.",
+            "--status-port is not for --engine slurm. It is for --engine local and ray.",
         ),
     ],
 )

@@ -54,8 +54,8 @@ def _table(found: Iterable["Result"], names: list[str]) -> dict[str, int]:
     for result in found:
         counts[result.state] += 1
         print(f"{_CLEAR if redraws else ''}{_sign(result.state)}  {result.name:{width}}  {result.detail}", flush=True)
-        if result.remedy:
-            print(f"      {'':{width}}  -> {result.remedy}", flush=True)
+        for line in (*result.rows, *([f"-> {result.remedy}"] if result.remedy else [])):
+            print(f"      {'':{width}}  {line}", flush=True)
         _looking(next(waiting, None), redraws=redraws)
     return counts
 

@@ -8,15 +8,13 @@ from pathlib import Path
 from ..errors import ArgumentError
 from ..launch import Job, Settings, Supervisor, describe_job, submit_job
 from ..launch._settings import check_script, parse_elastic
-from ..launch.engines._jobs import ENGINES, read_hosts_file
+from ..launch.engines._hosts import read_hosts_file
+from ..launch.engines._options import ENGINES, IN_CONTAINERS, JOBS, SUBMITTED, TAKEN_BY, check_engine, check_taken
 from . import _launch_hosts
 from ._status import show
 
 SUMMARY = "Run a training script on several workers: start them, watch them, and start them again if they fail."
-_LOCAL = ("elastic", "heartbeat", "start", "stall", "port", "status_port")  # other engines decide these themselves
-_ENGINE = ("image", "name", "engine_args")
-_HOSTS = ("python", "max_clock_skew")
-_NODES = (*_launch_hosts.RANKS, *_HOSTS)
+_ON_HOSTS = ("python", "max_clock_skew")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--workers", type=int, metavar="N", help="number of workers, which are processes (default: 1); with --nodes: on this host")
     add("--devices-per-worker", type=int, metavar="K", help="number of virtual CPU devices, or of GPUs, of each worker")
-    add("--max-restarts", type=int, default=0, metavar="N", help="start the job again up to N times after failures (default: 0)")
+    add("--max-restarts", type=int, metavar="N", help="start the job again up to N times after failures (default: 0)")
     add("--elastic", metavar="MIN:MAX", help="go on with the remaining workers as long as there are at least MIN of them")
     add("--log-dir", type=Path, metavar="D", help="directory for the logs D/rank-0.log, ... (default: a temporary directory)")
-    add("--grace", type=float, default=30.0, metavar="S", help="seconds that workers have to end when asked to (default: 30)")
+    add("--grace", type=float, metavar="S", help="seconds that workers have to end when asked to (default: 30)")
     add("--heartbeat", type=float, metavar="S", help="seconds without a heartbeat until a worker counts as frozen (default: 30)")
     add("--start", type=float, metavar="S", help="seconds that workers may come later than the first one (default: 300)")
     finish = "seconds that a worker may go on without a step once another has ended its program (default: 300)"
-    add("--finish", type=float, default=300.0, metavar="S", help=finish)
+    add("--finish", type=float, metavar="S", help=finish)
     stall = "seconds without a step on any worker until the job counts as stuck (default: no limit)"
     add("--stall", type=float, metavar="S", help=stall)
     add("--port", type=int, metavar="P", help="port of the coordinator on 127.0.0.1 (default: a free one)")
@@ -41,13 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = "show how a running job is instead of starting one; RUN is its --log-dir"
     add("--status", type=Path, metavar="RUN", help=show)
     preempted = "exit code of a program that was asked to leave and has saved (default: 143)"
-    add("--preempted-code", type=int, default=143, metavar="N", help=preempted)
+    add("--preempted-code", type=int, metavar="N", help=preempted)
     add("--engine", default="local", metavar="E", help=f"what runs the workers: {', '.join(ENGINES)} (default: local)")
-    add("--submit", action="store_true", help="submit the job to slurm, kubernetes or mpi instead of printing it")
+    add("--print", action="store_true", help=f"print the job, as is done without --submit; for {', '.join(JOBS)}")
+    add("--submit", action="store_true", help=f"submit the job instead of printing it; for {', '.join(SUBMITTED)}")
     _launch_hosts.add_arguments(parser)
-    add("--name", metavar="NAME", help="for slurm and kubernetes: name of the job (default: that of the script)")
-    add("--image", metavar="IMAGE", help="for kubernetes: the container image that contains the script")
-    add("--engine-args", metavar="ARGS", help="further options for sbatch or mpirun, as one quoted string")
+    add("--name", metavar="NAME", help="with a job that is printed or submitted: its name (default: that of the script)")
+    add("--image", metavar="IMAGE", help=f"the container image that contains the script; for {', '.join(IN_CONTAINERS)}")
+    more = "as one quoted string: further options for sbatch or mpirun, limits of a pod's resources, or fields of a job in a cloud"
+    add("--engine-args", metavar="ARGS", help=more)
     add("-m", "--module", action="store_true", help="run SCRIPT as a module, as python -m does")
     add("script", metavar="SCRIPT", nargs="?", help="the training program; further arguments are passed to it")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help=argparse.SUPPRESS)
@@ -70,29 +70,32 @@ def main(arguments: argparse.Namespace) -> int:
         return show(arguments.status)
     if arguments.script is None:
         raise ArgumentError("there is no SCRIPT to run. Write replicant launch [options] SCRIPT [ARGUMENTS ...].")
-    if arguments.engine not in ENGINES:
-        raise ArgumentError(f"--engine {arguments.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
+    check_engine(arguments.engine)
+    for option in TAKEN_BY:
+        if _is_given(arguments, option):
+            check_taken(option, arguments.engine)
     settings, hosts = _settings(arguments), _hosts(arguments)
-    if not arguments.module and arguments.engine != "kubernetes":  # there the script is in the container
+    if not arguments.module and arguments.engine not in IN_CONTAINERS:
         check_script(arguments.script)
     if arguments.engine == "local":
-        _refuse(arguments, (*_ENGINE, "submit"), "only for engines other than local, which runs everything itself")
         if _launch_hosts.is_on_hosts(arguments, hosts):
             return _launch_hosts.run_on_hosts(settings, arguments, hosts)
-        _refuse(arguments, _HOSTS, "only for a job on several hosts: give --hosts or --nodes")
+        for option in _ON_HOSTS:
+            if _is_given(arguments, option):
+                raise ArgumentError(f"--{option.replace('_', '-')} is only for a job on several hosts: give --hosts or --nodes.")
         return Supervisor(settings).run()
-    _refuse(arguments, _NODES, "only for --engine local")
     if arguments.engine == "ray":
-        _refuse(
-            arguments,
-            (*_ENGINE, "hosts", "hosts_file", "submit"),
-            "not for --engine ray, which runs the job now, on nodes that Ray chooses",
-        )
         from ..launch.engines._ray import RayNodes
 
         with RayNodes(settings) as nodes:
             return Supervisor(settings, nodes=nodes).run()
-    _refuse(arguments, _LOCAL, f"only for --engine local, because {arguments.engine} watches its workers itself")
+    return _give(settings, hosts, arguments)
+
+
+def _give(settings: Settings, hosts: tuple[str, ...], arguments: argparse.Namespace) -> int:
+    """Print or submit the job. Returns the exit code."""
+    if arguments.print and arguments.submit:
+        raise ArgumentError("--print prints the job and --submit submits it: give one of the two.")
     job = Job(
         settings,
         arguments.engine,
@@ -100,7 +103,7 @@ def main(arguments: argparse.Namespace) -> int:
         hosts=hosts,
         image=arguments.image or "",
         engine_args=_words(arguments.engine_args or ""),
-        python="python" if arguments.engine == "kubernetes" else sys.executable,
+        python="python" if arguments.engine in IN_CONTAINERS else sys.executable,
     )
     if arguments.submit:
         return submit_job(job)
@@ -109,21 +112,17 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    given = {name: getattr(arguments, name) for name in ("heartbeat", "start") if getattr(arguments, name) is not None}
-    rest = arguments.arguments
+    names = ("max_restarts", "grace", "heartbeat", "start", "finish", "preempted_code")
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     return Settings(
-        command=(arguments.script, *rest),
+        command=(arguments.script, *arguments.arguments),
         is_module=arguments.module,
         num_workers=1 if arguments.workers is None else arguments.workers,
         devices_per_worker=arguments.devices_per_worker,
-        max_restarts=arguments.max_restarts,
         elastic=None if arguments.elastic is None else parse_elastic(arguments.elastic),
-        grace=arguments.grace,
-        finish=arguments.finish,
         stall=arguments.stall,
         log_dir=arguments.log_dir,
         port=arguments.port,
-        preempted_code=arguments.preempted_code,
         status_port=arguments.status_port,
         **given,
     )
@@ -137,16 +136,9 @@ def _hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
     return () if arguments.hosts is None else tuple(arguments.hosts.split(","))
 
 
-def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) -> None:
-    """Refuse options that would have no effect.
-
-    Raises:
-        ArgumentError: If one of the options was given.
-    """
-    for name in names:
-        value = getattr(arguments, name)
-        if value not in (None, "") and value is not False:
-            raise ArgumentError(f"--{name.replace('_', '-')} is {what}.")
+def _is_given(arguments: argparse.Namespace, option: str) -> bool:
+    value = getattr(arguments, option)
+    return value is not None and value is not False
 
 
 def _words(text: str) -> tuple[str, ...]:

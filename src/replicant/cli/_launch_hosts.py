@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..errors import ArgumentError
 from ..launch import Settings, Supervisor
-from ..launch.engines._jobs import parse_hosts
+from ..launch.engines._hosts import parse_hosts
 
 RANKS = ("nodes", "node_rank", "address")
 _PORT = 29500  # that of torchrun

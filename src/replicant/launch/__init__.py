@@ -14,11 +14,13 @@
     cli/_report.py --> the run log --> time and steps                record/_goodput.py, show/_report_text.py, _report_page.py
 
 On several hosts, an agent on each of them starts the workers for the supervisor: hosts/.
-For other engines, engines/_jobs.py only writes a file or a command line. _cpu.py has what `replicant run` shares with this command.
+Other engines are in engines/: Ray, and those for which only a file or a command line is written. _cpu.py has what `replicant run`
+shares with this command.
 """
 
 from ._settings import Settings
 from ._supervisor import Supervisor
-from .engines._jobs import Job, describe_job, submit_job
+from .engines._job import Job
+from .engines._jobs import describe_job, submit_job
 
 __all__ = ["Job", "Settings", "Supervisor", "describe_job", "submit_job"]

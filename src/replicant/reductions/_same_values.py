@@ -17,7 +17,7 @@ from jax.core import Tracer
 from ..tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ..tracing.jaxprs._fingerprint import Reader
 from ..tracing.jaxprs._marks import exchange_p, gradient_p, own_p, scan_counts, sync_p
-from ..tracing.replicas._varying import Varying, body_of_call
+from ..tracing.replicas._varying import Reached, Varying, body_of_call
 
 _OWN = "own"  # stands for an operand that differs, where the result does not depend on it
 
@@ -151,7 +151,7 @@ def _reaching(body: jex.Jaxpr, start: int, count: int) -> list[set[int]]:
     """For each result, which of the `count` inputs from `start` on reach it."""
     found: list[set[int]] = [set() for _ in body.outvars]
     for k in range(count):
-        outputs = Varying(body, [i == start + k for i in range(len(body.invars))]).outputs
+        outputs = Reached(body, [i == start + k for i in range(len(body.invars))]).outputs
         for mine, reaches in zip(found, outputs, strict=True):
             mine.update([k] if reaches else [])
     return found

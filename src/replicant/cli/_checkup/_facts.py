@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ... import cluster, kernels
+from ...cluster._survey import survey
 from ...errors import ReplicantError
 from ...kernels.xla._flags import OPTION, VALUE, accelerator
 from ...runtime._compile_cache import compile_cache
@@ -183,27 +184,24 @@ def network(_: Environ) -> Result:
 
 def cluster_variables(environ: Environ) -> Result:
     """Check which processes take part, according to the environment."""
-    found = cluster.detect(dict(environ))
-    member = found.membership
-    detail = f"{found.source}: process {member.process_id} of {member.num_processes}"
-    if member.coordinator_address:
-        detail += f", coordinator {member.coordinator_address}"
-    if found.because:
-        detail += f" (because {', '.join(found.because)})"
-    if found.doubt:
-        return Result("cluster", "fail", detail, f"strategies over workers refuse to start here: {found.doubt}")
-    if found.conflicts:
-        return Result("cluster", "warn", detail, "sources disagree: " + "; ".join(found.conflicts))
+    found = survey(dict(environ))
+    rows = tuple(found.lines())
+    if found.detection is None:
+        return Result("cluster", "fail", found.refusal or "", "fix what the message names", rows=rows)
+    member = found.detection.membership
+    detail = f"{found.detection.source}: {repr(member).removeprefix('Membership(').removesuffix(')')}"
+    if not rows:
+        detail += " (no variable describes a cluster)"
+    if found.refusal:
+        return Result("cluster", "fail", detail, f"strategies over workers refuse to start here: {found.refusal}", rows=rows)
+    if found.detection.conflicts:
+        return Result("cluster", "warn", detail, "sources disagree: " + "; ".join(found.detection.conflicts), rows=rows)
     if member.num_processes > 1 and member.coordinator_address:
         proxies = cluster.proxy_variables(dict(environ), member.coordinator_address)
         if proxies:
-            return Result(
-                "cluster",
-                "fail",
-                detail,
-                f"unset {', '.join(proxies)}, or add the coordinator to no_proxy, because connections would hang",
-            )
-    return Result("cluster", "ok", detail)
+            remedy = f"unset {', '.join(proxies)}, or add the coordinator to no_proxy, because connections would hang"
+            return Result("cluster", "fail", detail, remedy, rows=rows)
+    return Result("cluster", "ok", detail, rows=rows)
 
 
 FACTS: dict[str, Callable[[Environ], Result]] = {

@@ -14,6 +14,7 @@ class Result:
         detail: What the check found, in one line.
         remedy: What to do, or an empty string if there is nothing to do.
         seconds: How long the check took.
+        rows: Further lines about what the check found.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Result:
     detail: str
     remedy: str = ""
     seconds: float = 0.0
+    rows: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The result as a dictionary, for JSON."""

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 
+from ..._display import hanging, printable, short
 from ...errors import ClusterError
 from .._addresses import split_address
 from .._spec import ClusterSpec
@@ -92,11 +93,12 @@ class Detection:
             rows.append(("coordinator", f"{who.coordinator_address}, listening on {who.bind_address}"))
         if who.local_rank is not None:
             rows.append(("on this host", f"{who.local_rank} of {who.num_local_processes}"))
-        rows += [("because", fact) for fact in self.because]
+        rows += [("because", short(fact)) for fact in self.because]
         rows += [("also there", f"{source}: {said}") for source, said in self.others]
         rows += [("conflict", conflict) for conflict in self.conflicts]
         rows += [("doubt", self.doubt)] if self.doubt else []
-        return "\n".join([f"Cluster: {self.source}", *(f"  {name:<12}  {value}" for name, value in rows)])
+        lines = [line for name, value in rows for line in hanging(f"  {name:<12}  ", printable(value))]
+        return "\n".join([f"Cluster: {self.source}", *lines])
 
 
 def detect(environ: Environ | None = None) -> Detection:

@@ -135,20 +135,48 @@ address of process 0, before the program starts. If it is to train alone, set RE
 cluster_resolver=SimpleClusterResolver(ClusterSpec({})).
     >>> why_not_alone({"PMI_RANK": "0", "PMI_SIZE": "1", "TF_CONFIG": "{}"}, (), ())
     """
+    return _several(environ, because, others)[1]
+
+
+def signs_of_several(environ: Environ, because: Sequence[str]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The launchers that say that there are several processes: the name of each, that of its source, and the variables.
+
+    Args:
+        environ: The environment to read.
+        because: The facts that say that this process is the only one. Without any, nothing describes a cluster.
+    """
+    found, _ = _several(environ, because, ())
+    return [(launcher.name, launcher.source or launcher.name, signs) for launcher, signs in found]
+
+
+def launchers_seen(environ: Environ) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The launchers that have left any of their variables: the name of each, that of its source, and the variables."""
+    found = []
+    for launcher in _LAUNCHERS:
+        variables = facts(environ, *dict.fromkeys((*launcher.counts, *launcher.ranks, *launcher.marks)))
+        found += [(launcher.name, launcher.source or launcher.name, variables)] if variables else []
+    return found
+
+
+_Found = list[tuple[_Launcher, tuple[str, ...]]]  # the launchers that say that there are several, and their variables
+
+
+def _several(environ: Environ, because: Sequence[str], others: Sequence[tuple[str, str]]) -> tuple[_Found, str | None]:
+    """What says that there are several processes, and the same in words, if anything does."""
     if facts(environ, *_JAX.ranks) and facts(environ, *_JAX.counts) and not _signs(environ, _JAX, described=True):
-        return None
+        return [], None
     found = [(launcher, signs) for launcher in _LAUNCHERS if (signs := _signs(environ, launcher, described=bool(because)))]
     found += [(_Launcher(name, needed=needed), facts(environ, *names)) for name, names, needed in _in_json(environ)]
     known = {launcher.source or launcher.name for launcher, _ in found}
     said = [f"{_and(signs)} ({launcher.name})" for launcher, signs in found]
     said += [f"{fact} ({source})" for source, fact in others if source not in known]
     if not said:
-        return None
+        return found, None
     only = f"{_and(because)} {'says' if len(because) == 1 else 'say'} that this process is the only one"
     described = only if because else "nothing that Replicant reads describes a cluster"
     it = "it" if because else "this process"
     advice = _advice(environ, [launcher for launcher, _ in found], because)
-    return f"{described}, but by {_and(said)}, {it} is one of several. If so, {advice} {_ALONE}"
+    return found, f"{described}, but by {_and(said)}, {it} is one of several. If so, {advice} {_ALONE}"
 
 
 def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ SUMS = frozenset({"psum", "psum_invariant"})
 GATHER = "all_gather"
 AGREEING = SUMS | {"pmax", "pmin", GATHER, "all_gather_invariant"}
 SUM_OF_SLICES = "reduce_scatter"  # gives each replica its slice of the sum
+EXCHANGES = AGREEING | {SUM_OF_SLICES}
 INDEX = "axis_index"
 
 # Operations that call a body with their operands. Those in INLINED mean no more than their body.

@@ -23,17 +23,23 @@ from ..jaxprs._marks import asks_outer_tape, exchange_p, gradient_p, has_exchang
 from ..jaxprs._primitive_names import BARRIER, JIT
 from ._piggyback_scalars import Riders
 from ._requests import Answer, JointPath, JointPull, JointPullback, Question, Steps
-from ._varying import Varying
+from ._varying import Reached, Varying
 
 Env = MutableMapping[Any, Any]
 _T = TypeVar("_T")
 
 
 def run_alone(
-    closed: ClosedJaxpr, args: Sequence[Any], varying: Sequence[bool], answer: Answer, riders: Riders | None = None
+    closed: ClosedJaxpr,
+    args: Sequence[Any],
+    varying: Sequence[bool],
+    answer: Answer,
+    riders: Riders | None = None,
+    *,
+    kind: type[Varying] = Varying,
 ) -> list[Any]:
     """Evaluate `closed` on `args`, asking `answer` at each exchange. `riders` travel with one of its sums."""
-    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer, riders=riders)
+    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer, riders=riders, kind=kind)
     try:
         question = next(steps)
         while True:
@@ -51,11 +57,15 @@ def evaluate(
     answer: Answer | None,
     *,
     riders: Riders | None = None,
+    kind: type[Varying] = Varying,
 ) -> Steps[list[Any]]:
-    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient; None to differentiate together."""
+    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient; None to differentiate together.
+
+    `kind` is `Reached` where it is not known what varies, and what is around has been checked.
+    """
     env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
-    machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
+    machine = _Machine(jaxpr, env, kind(jaxpr, varying), answer)
     yield from machine.run(riders)
     return [machine.read(env, v) for v in jaxpr.outvars]
 
@@ -102,7 +112,8 @@ class _Machine:
         """Evaluate the body of a call that contains marks."""
         body = eqn.params["jaxpr"]
         _check_tapes(body.jaxpr, eqn)
-        return (yield from evaluate(body.jaxpr, body.consts, values, [self._varying(v) for v in eqn.invars], self._answer))
+        varying, kind = [self._varying(v) for v in eqn.invars], type(self._varying)
+        return (yield from evaluate(body.jaxpr, body.consts, values, varying, self._answer, kind=kind))
 
     def _run_path(self, path: GradientPath, used: set[jex.Var]) -> Steps[None]:
         """Evaluate a path once, for both its values and its gradient."""
@@ -271,7 +282,8 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
         return param
     avals: list[Any] = [v.aval for v in param.jaxpr.invars]  # of arrays, since an operation is called with them
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    return jax.make_jaxpr(lambda *args: run_alone(param, args, [True] * len(args), answer or _refuse(eqn)))(*shapes)
+    all_of_them = [True] * len(shapes)
+    return jax.make_jaxpr(lambda *args: run_alone(param, args, all_of_them, answer or _refuse(eqn), kind=Reached))(*shapes)
 
 
 def _refuse(eqn: jex.JaxprEqn) -> Answer:

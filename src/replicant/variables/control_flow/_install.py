@@ -1,0 +1,60 @@
+"""Lets JAX's functions of control flow change variables. JAX has no public hooks at these places.
+
+Each of them is a wrapper of JAX that keeps the function itself in a closure. What is there is replaced, and not the name in
+``jax.lax``: so it makes no difference who has imported the name before, and the functions that are made of others, such as
+``fori_loop``, need nothing of their own. Where no program of ours is traced, they are what they were.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from types import CellType
+from typing import Any
+
+import jax
+
+from ...errors import BackendError
+from .._recorder import Recorder, current_recorder
+from . import _branches, _loops
+
+_Replacement = Callable[..., Any]  # takes the original, the recorder of the trace, and the arguments
+
+_REPLACEMENTS: Mapping[Callable[..., Any], _Replacement] = {
+    jax.lax.cond: _branches.cond,
+    jax.lax.switch: _branches.switch,
+    jax.lax.scan: _loops.scan,
+    jax.lax.while_loop: _loops.while_loop,
+}
+
+
+@functools.cache
+def install() -> None:
+    """Replace the functions, once per process.
+
+    Raises:
+        BackendError: If the installed JAX keeps them in another way.
+    """
+    cells = {function: _cell(function) for function in _REPLACEMENTS}
+    for function, cell in cells.items():
+        cell.cell_contents = _replaced(cell.cell_contents, _REPLACEMENTS[function])
+
+
+def _cell(function: Any) -> CellType:
+    """Return the place in a wrapper of JAX that has the function itself."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    inner = getattr(function, "__wrapped__", None)
+    cells = [cell for name, cell in zip(names, function.__closure__ or (), strict=True) if cell.cell_contents is inner]
+    if inner is None or len(cells) != 1:
+        raise BackendError(
+            f"JAX {jax.__version__} is not supported: jax.lax.{function.__name__} is not what Replicant knows. Use a JAX version "
+            "that this release of Replicant was tested with (0.10 to 0.12), or a newer Replicant."
+        )
+    return cells[0]
+
+
+def _replaced(original: Callable[..., Any], replacement: _Replacement) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recorder: Recorder | None = current_recorder()
+        return original(*args, **kwargs) if recorder is None else replacement(original, recorder, *args, **kwargs)
+
+    return call
