@@ -89,6 +89,10 @@ def chaos() -> Chaos:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for. Keep one share."""
     _mark_named_cases(items, whole="::" not in " ".join(config.args))
+    for item in items:
+        names = getattr(item, "fixturenames", [])
+        if item.get_closest_marker("both_ways") and "fuse_replicas" not in names:
+            names.insert(0, "fuse_replicas")
     if not _runs_all():
         skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
         for item in items:
@@ -141,7 +145,7 @@ def _mark_named_cases(items: list[pytest.Item], *, whole: bool) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that are marked `both_ways` twice."""
     if metafunc.definition.get_closest_marker("both_ways"):
-        metafunc.fixturenames.insert(0, "fuse_replicas")
+        metafunc.fixturenames.insert(0, "fuse_replicas")  # pytest forgets it where the test does not ask for it: see below
         metafunc.parametrize("fuse_replicas", ["apart", "fused"], indirect=True, scope="module")
 
 
