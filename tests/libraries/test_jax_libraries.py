@@ -1,5 +1,6 @@
 """Haiku, flowjax, chex and Optax train as on one device, which computes without Replicant. The last batch divides unevenly."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ import pytest
 
 import replicant
 from replicant.data import Dataset
+from replicant.errors import BackendError
+from replicant.nnx import _haiku
 
 ROWS, BATCH, WIDTH, CLASSES = 21, 8, 4, 3  # batches of 8, 8 and 5 rows; the last is cut into 3 and 2
 EVEN = 16  # rows that make whole batches
@@ -129,7 +132,7 @@ def haiku() -> Case:
 
 
 def haiku_norm() -> Case:
-    """The statistics of a normalization over all replicas are those of the whole batch, if each has as many rows."""
+    """The statistics of a normalization over all replicas are those of the whole batch."""
 
     def forward(x: Any, axis: str | None) -> Any:
         x = hk.BatchNorm(create_scale=True, create_offset=True, decay_rate=0.8, cross_replica_axis=axis)(hk.Linear(8)(x), True)
@@ -150,7 +153,7 @@ def haiku_norm() -> Case:
         updates, slots = tx.update(total(grads), slots, params)
         return optax.apply_updates(params, updates), averages, slots
 
-    return Case((params, averages, tx.init(params)), step, X[:EVEN])
+    return Case((params, averages, tx.init(params)), step)
 
 
 def flowjax_flow() -> Case:
@@ -229,3 +232,25 @@ def test_a_batch_with_nan_is_left_out(strategy: Any) -> None:
     case = CASES["apply_if_finite"]()
     _, slots = with_replicant(strategy, case)
     assert (int(slots.total_notfinite), bool(slots.last_finite)) == (1, True)
+
+
+def test_statistics_on_a_replica_without_rows(strategy: Any) -> None:
+    net = hk.without_apply_rng(
+        hk.transform_with_state(lambda x, axis: hk.BatchNorm(False, False, 0.8, cross_replica_axis=axis)(x, True))
+    )
+    _, averages = net.init(None, X[:2], None)
+    [batch] = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(X[:1]).batch(BATCH))
+    _, found = strategy.run(lambda x: net.apply({}, averages, x, "replica"), args=(batch,))
+    expected = net.apply({}, averages, X[:1], None)[1]
+    chex.assert_trees_all_close(strategy.experimental_local_results(found)[0], expected, rtol=1e-6)
+
+
+def test_another_batch_norm_is_refused() -> None:
+    class Other:
+        __version__ = "0.1"
+        BatchNorm = hk.LayerNorm
+
+    with pytest.raises(
+        BackendError, match=r"Haiku 0\.1 is not supported: haiku\.BatchNorm does not average with jax\.lax\.pmean\."
+    ):
+        _haiku.install(Other, importlib.import_module("haiku._src.layer_norm"))
