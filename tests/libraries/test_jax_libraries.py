@@ -114,6 +114,22 @@ def lbfgs() -> Case:
     return Case((mlp(), tx.init(mlp())), step, X[:EVEN])
 
 
+def sam() -> Case:
+    """A transformation that averages over the axis of the replicas, inside a loop, the gradients of means of their rows."""
+
+    def step(state: Any, x: Any, y: Any, total: Any) -> Any:
+        axis, near = "replica" if replicant.has_strategy() else None, optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+        tx = optax.contrib.sam(optax.sgd(0.1), near, sync_period=3, opaque_mode=True, batch_axis_name=axis)
+        params, slots = state
+        grad = jax.grad(lambda params: losses_of(logits_of(params, x), y) * BATCH / len(y))
+        grads = jax.tree.map(lambda value: value * len(y) / BATCH, grad(params))
+        updates, slots = tx.update(total(grads), slots, params, grad_fn=lambda params, _: grad(params))
+        return optax.apply_updates(params, updates), slots
+
+    start = optax.contrib.sam(optax.sgd(0.1), optax.chain(optax.contrib.normalize(), optax.sgd(0.05)), opaque_mode=True)
+    return Case((mlp(), start.init(mlp())), step, X[:EVEN])
+
+
 def mlp_of_haiku(x: Any) -> Any:
     return hk.nets.MLP([8, CLASSES])(x)
 
@@ -207,6 +223,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "schedule_free": lambda: with_optax(optax.contrib.schedule_free_sgd(0.1)),
     "muon": lambda: with_optax(optax.contrib.muon(1e-2)),
     "lbfgs": lbfgs,
+    "sam": sam,
     "apply_if_finite": lambda: with_optax(optax.apply_if_finite(optax.sgd(0.1, momentum=0.9), max_consecutive_errors=3), WITH_NAN),
 }
 
