@@ -23,6 +23,8 @@ from ._fit_callbacks import Run, followed, run_of
 from ._saved_position import Position, Randomness
 from ._train_function import Rank, Step, TrainFunction, train_function_of
 
+_signature_of = functools.cache(inspect.signature)  # of one function, Keras's
+
 
 class FitRun(Run):
     """A call of Keras's own ``fit``."""
@@ -268,7 +270,7 @@ def _nodes(roots: Any) -> Iterator[Node]:
 
 def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``fit`` with Replicant's callbacks first. Tell them when it ends, and watch it if they ask for that."""
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound = _signature_of(original).bind(model, *args, **kwargs)
     with followed(model, bound.arguments.get("callbacks"), FitRun) as callbacks:
         bound.arguments["callbacks"] = callbacks
         return original(*bound.args, **bound.kwargs)
