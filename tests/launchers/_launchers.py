@@ -54,8 +54,8 @@ def _torchrun() -> list[str] | None:
     return None
 
 
-# torch 1.13 of Debian cannot read its own defaults of these.
-_NO_REDIRECTS = ("--redirects", "0:0,1:0", "--tee", "0:0,1:0")
+# torch 1.13 of Debian cannot read its own defaults of these with Python 3.11.
+_LOGS = ("--redirects", "1", "--tee", "2", "--log_dir", "{folder}/logs")
 _INDEX = "python tests/launchers/_install.py"
 LAUNCHERS = {
     "MPICH of the index": Launcher("MPI", _of_index("mpich", "mpiexec"), ("-n", "2"), 9, _INDEX),
@@ -84,7 +84,7 @@ LAUNCHERS = {
     "torchrun": Launcher(
         "torchrun",
         _torchrun,
-        ("--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", "{port}", *_NO_REDIRECTS, "--no_python"),
+        ("--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", "{port}", *_LOGS, "--no_python"),
         1,
         "apt-get install python3-torch, or pip install torch",
     ),
