@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -89,6 +89,7 @@ class Outer(NamedTuple):
     written: "dict[Ref, None]"
     trace: Any
     live_trace: Any
+    contexts: ExitStack
 
 
 class Layer(NamedTuple):
@@ -98,11 +99,13 @@ class Layer(NamedTuple):
         given: The values that it was given.
         values: Those, and what it has assigned.
         written: What it has assigned and what is an output of the program. The others are `Recorder.replace`d.
+        read: The variables whose values it has used.
     """
 
     given: "dict[Ref, Any]"
     values: "dict[Ref, Any]"
     written: "dict[Ref, None]"
+    read: "dict[Ref, None]"
 
     @property
     def changed(self) -> "list[Ref]":
@@ -128,7 +131,10 @@ class Recorder:
         self.trace: Any = None  # the state of the trace that this recorder belongs to
         self.live_trace: Any = None  # that trace
         self._outer: list[Outer] = []  # what is around the layer in progress, outermost first
+        self._layers: list[Layer] = []
         self._shifts: dict[tuple[int, Ref], Any] = {}  # by the layer that they belong to
+        self._kept_by_jax: set[Ref] = set()  # read where JAX keeps the trace for the next call, as in a function under jax.jit
+        self.contexts = ExitStack()  # of JAX, until the layer in progress ends
         self._row: Any = None  # what the loop iterates over that is traced, if it is the body of one
 
     def next_number(self, kind: str) -> int:
@@ -164,25 +170,40 @@ class Recorder:
 
         What is not in `given` has the value that it has outside. What is assigned is seen in the block only.
         """
-        self._outer.append(Outer(self.values, self.written, self.trace, self.live_trace))
-        layer = Layer(dict(given), dict(given), {})
+        layer = Layer(dict(given), dict(given), {}, {})
+        self._outer.append(Outer(self.values, self.written, self.trace, self.live_trace, self.contexts))
+        self._layers.append(layer)
         self.values, self.written = ChainMap(layer.values, *self._maps), layer.written
         self.trace = jex.get_opaque_trace_state(convention="flax")
         with jex.take_current_trace() as self.live_trace:
             pass
+        self.contexts = ExitStack()
         try:
+            if given:
+                self._forget_traces()
             yield layer
         finally:
+            self.contexts.close()
             outer = self._outer.pop()
-            self.values, self.written, self.trace, self.live_trace = outer
+            self._layers.pop()
+            self.values, self.written, self.trace, self.live_trace, self.contexts = outer
             self._shifts = {key: shift for key, shift in self._shifts.items() if key[0] <= self.depth}
 
     def store(self, ref: Ref, value: Any, *, written: bool) -> None:
         """Note the value that a variable has after a function that was traced by itself, in the form of `values`."""
         self._check_trace(ref)
-        self.values[ref] = own_value(value)
+        self._set(ref, own_value(value))
         if written:
             self.written[ref] = None
+
+    def _set(self, ref: Ref, value: Any) -> None:
+        """Note a new value. From now on, functions under jax.jit that read the old one are traced again."""
+        self.values[ref] = value
+        if ref in self._kept_by_jax:
+            self._forget_traces()
+
+    def _forget_traces(self) -> None:
+        self.contexts.enter_context(_trace_id(next(_trace_ids)))
 
     def has_written(self, ref: Ref) -> bool:
         """Whether a variable was written before, here or outside of the layers in progress."""
@@ -265,9 +286,10 @@ class Recorder:
         """Raise ContextError if the value assigned exists only inside a loop, branch or transformed function."""
         if jex.get_opaque_trace_state(convention="flax") != self.trace:
             raise ContextError(
-                f"Variable {ref.name!r} was assigned inside a function that JAX traces separately (the body of lax.scan, cond or "
-                "while_loop, or a function under jax.jit, grad or vmap). Return the new value from that function, and assign it "
-                "outside."
+                f"Variable {ref.name!r} was assigned inside a function that JAX traces separately, where it cannot be followed: "
+                "one under jax.jvp, jax.vjp, jax.linearize, jax.eval_shape or jax.custom_jvp, or one to which jax.jit, checkpoint, "
+                "vmap or grad was applied before `import replicant`. Import replicant first. Take gradients with "
+                "replicant.GradientTape or jax.value_and_grad. Or return the new value from that function, and assign it outside."
             )
 
     def _take(self, ref: Ref) -> Any:
@@ -282,8 +304,16 @@ class Recorder:
 
     def _value(self, ref: Ref) -> Any:
         if ref not in self.values:
-            self._first[ref] = self.before(ref)
+            self._first[ref] = self._zeros(ref) if ref.starts_at_zero else self.before(ref)
+        if self._outer or jex.get_opaque_trace_state(convention="flax") != self.trace:
+            self._kept_by_jax.add(ref)
+            for layer in self._layers:
+                layer.read[ref] = None
         return self.values[ref]
+
+    def _zeros(self, ref: Ref) -> Any:
+        with jex.set_current_trace(self._outer[0].live_trace if self._outer else self.live_trace):
+            return jnp.zeros(ref.shape, ref.dtype)
 
     def value(self, ref: Ref) -> Any:
         """Return the current value in the form of `values`."""
@@ -353,7 +383,7 @@ class CrossRecorder(Recorder):
     def write_raw(self, ref: Ref, raw: Any) -> None:
         """Note a new value in the form in which the program holds it."""
         self._check_trace(ref)
-        self.values[ref] = own_value(raw)
+        self._set(ref, own_value(raw))
         self.written[ref] = None
 
     def read(self, ref: Ref) -> Any:
@@ -465,7 +495,8 @@ class ReplicaRecorder(Recorder):
         if ref.on_read or ref.aggregation is VariableAggregation.NONE:
             return value
         index = self.next_number("mark")
-        return sync_p.bind(jnp.asarray(value), aggregation=ref.aggregation, rows_only=ref.rows_only, index=index)[0]
+        value = own_value(value) if self.depth else jnp.asarray(value)  # without a gradient, if JAX takes some here
+        return sync_p.bind(value, aggregation=ref.aggregation, rows_only=ref.rows_only, index=index)[0]
 
     def write(self, ref: Ref, value: Any) -> None:
         self.write_combined(ref, self.combine(ref, value))
@@ -479,7 +510,7 @@ class ReplicaRecorder(Recorder):
         if axis is not None and not self._works:
             self.cut_values.append((ref, jnp.asarray(value)))
             value = self.slice_of(jnp.asarray(value), axis)
-        self.values[ref] = own_value(value)
+        self._set(ref, own_value(value))
         self.written[ref] = None
 
 
@@ -525,6 +556,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self.listeners: list[_Hearing] = []
+        self.is_beside = False  # whether the code that runs is no part of the trace in progress
 
 
 _active = _Active()
@@ -532,8 +564,21 @@ _active = _Active()
 
 def note_made() -> None:
     """Note that the code which is traced, if any is, has made a variable."""
-    for recorder in _active.recorders:
+    for recorder in () if _active.is_beside else _active.recorders:
         recorder.made_variables = True
+
+
+@contextmanager
+def beside_the_trace() -> Iterator[None]:
+    """Make variables in the ``with`` block as if they had been made before the trace in progress, which then need not begin again.
+
+    The code that is traced must be the same whether they are there already, and their values must not depend on the trace.
+    """
+    before, _active.is_beside = _active.is_beside, True
+    try:
+        yield
+    finally:
+        _active.is_beside = before
 
 
 def current_recorder() -> Recorder | None:
@@ -566,7 +611,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         pass
     _active.recorders.append(recorder)
     try:
-        with _trace_id(next(_trace_ids)):
+        with _trace_id(next(_trace_ids)), recorder.contexts:
             yield recorder
     finally:
         _active.recorders.pop()

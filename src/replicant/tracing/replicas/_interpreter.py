@@ -20,9 +20,9 @@ from ..gradients._gathered_variable import axis_of_gather, gathered_p, read_agai
 from ..gradients._gradient_paths import GradientPath, find_paths, in_order
 from ..jaxprs._closed_jaxpr import ClosedJaxpr
 from ..jaxprs._marks import asks_outer_tape, exchange_p, gradient_p, has_exchanges, has_markers, inner_jaxprs, own_p, sync_p
-from ..jaxprs._primitive_names import BARRIER, JIT
+from ..jaxprs._primitive_names import BARRIER, JIT, LOOPS, REMAT
 from ._piggyback_scalars import Riders
-from ._requests import Answer, JointPath, JointPull, JointPullback, Question, Steps
+from ._requests import Answer, JointControl, JointPath, JointPull, JointPullback, Question, Steps
 from ._varying import Reached, Varying
 
 Env = MutableMapping[Any, Any]
@@ -104,9 +104,21 @@ class _Machine:
                 results = [riders.sum(step, values[0], partial(self.read, env))]
             elif step.primitive.name == JIT and has_markers(step.params["jaxpr"].jaxpr):
                 results = yield from self._call(step, values)
+            elif self._needs_others(step):
+                results = yield self._joint(step, values)
             else:
                 results = _bind(step, values, self._answer)
             env.update(zip(step.outvars, results, strict=True))
+
+    def _needs_others(self, eqn: jex.JaxprEqn) -> bool:
+        """Whether an equation is a branch or a loop with exchanges, which all replicas compute together."""
+        return self._answer is None and eqn.primitive.name in (*LOOPS, REMAT) and has_exchanges([eqn])
+
+    def _joint(self, eqn: jex.JaxprEqn, values: list[Any]) -> JointControl:
+        for inner in inner_jaxprs(eqn):
+            _check_tapes(inner, eqn)
+        arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]
+        return JointControl(eqn, arrays, [self._varying(v) for v in eqn.invars])
 
     def _call(self, eqn: jex.JaxprEqn, values: list[Any]) -> Steps[list[Any]]:
         """Evaluate the body of a call that contains marks."""
@@ -203,6 +215,8 @@ class _Machine:
             return (yield question) if self._answer is None else self._answer(question)
         if self._answer is None and eqn.primitive.name == JIT and has_exchanges([eqn]):
             return (yield from self._call(eqn, values))
+        if self._needs_others(eqn):
+            return (yield self._joint(eqn, values))
         return _bind(eqn, values, self._answer)
 
 
@@ -290,8 +304,8 @@ def _refuse(eqn: jex.JaxprEqn) -> Answer:
     def answer(exchange: Question) -> list[Any]:
         raise RaggedStepError(
             f"The replicas have different numbers of rows in this step, and {exchange.eqn.params.get('label', 'an assignment')} "
-            f"lies inside a loop or branch ({eqn.primitive.name}), where exchanges need equal numbers. Move it outside, or use a "
-            "global batch size that is a multiple of the number of replicas."
+            f"lies inside a function that JAX transforms ({eqn.primitive.name}), where exchanges need equal numbers. Move it "
+            "outside, or use a global batch size that is a multiple of the number of replicas."
         )
 
     return answer

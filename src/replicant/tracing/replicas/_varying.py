@@ -67,13 +67,9 @@ class Varying:
         return [any(inputs)] * len(eqn.outvars)
 
     def _loop(self, body: jex.Jaxpr, inputs: list[bool], num_consts: int, num_carry: int) -> list[bool]:
-        consts, carry, rest = inputs[:num_consts], inputs[num_consts : num_consts + num_carry], inputs[num_consts + num_carry :]
-        while True:
-            outputs = type(self)(body, consts + carry + rest).outputs
-            joined = [a or b for a, b in zip(carry, outputs, strict=False)]
-            if joined == carry:
-                return carry + outputs[num_carry:]
-            carry = joined
+        carry = carried_flags(body, inputs, num_consts, num_carry, kind=type(self))
+        rest = inputs[num_consts + num_carry :]
+        return carry + type(self)(body, inputs[:num_consts] + carry + rest).outputs[num_carry:]
 
     def _while(self, eqn: jex.JaxprEqn, inputs: list[bool]) -> list[bool]:
         num_test, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -91,9 +87,9 @@ class Varying:
         """
         if differs and any(map(_exchanges, inner_jaxprs(eqn))):
             raise ContextError(
-                f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between "
-                "replicas. Those that enter it would wait for the others for ever. Move the exchange outside, or reduce the "
-                "condition first."
+                f"An exchange (all_reduce, all_gather, or an assignment that combines the replicas' values) is inside a branch or "
+                f"loop ({eqn.primitive.name}) whose condition differs between replicas. Those that enter it would wait for the "
+                "others for ever. Move the exchange outside, or reduce the condition first."
             )
 
 
@@ -102,6 +98,23 @@ class Reached(Varying):
 
     def _check_branch(self, eqn: jex.JaxprEqn, *, differs: bool) -> None:
         """Refuse nothing: a condition that an input reaches may be the same on all replicas."""
+
+
+def carried_flags(
+    body: jex.Jaxpr, inputs: Sequence[bool], num_consts: int, num_carry: int, kind: "type[Varying] | None" = None
+) -> list[bool]:
+    """Return which of the values that a loop carries vary, given its body and which of its operands vary at the beginning."""
+    consts, carry, rest = (
+        [*inputs[:num_consts]],
+        [*inputs[num_consts : num_consts + num_carry]],
+        [*inputs[num_consts + num_carry :]],
+    )
+    while True:
+        outputs = (kind or Reached)(body, consts + carry + rest).outputs
+        joined = [a or b for a, b in zip(carry, outputs, strict=False)]
+        if joined == carry:
+            return carry
+        carry = joined
 
 
 def _exchanges(jaxpr: jex.Jaxpr) -> bool:

@@ -6,7 +6,7 @@ results of the branches.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -52,23 +52,35 @@ class Call:
         self.changed: dict[Ref, None] = {}
         self._written: dict[Ref, None] = {}
 
-    def trace(self, fn: Callable[..., Any], args: Sequence[Any], given: Sequence[Any] | None = None) -> tuple[Any, list[Any]]:
+    def trace(
+        self, fn: Callable[..., Any], args: Sequence[Any], given: Sequence[Any] | None = None, **kwargs: Any
+    ) -> tuple[Any, list[Any]]:
         """Call a function in a layer of the recorder. Return its result, and the values that it leaves in `refs`.
 
         Args:
             fn: The function.
             args: Its arguments.
             given: The values of `refs` at its beginning; None for those outside.
+            **kwargs: Its keyword arguments.
         """
         before = {} if given is None else dict(zip(self.refs, given, strict=True))
         with self.recorder.layer(before) as layer:
-            result = jax.tree.map(_as_array, fn(*args))
-            self._note(layer)
+            result = jax.tree.map(_as_array, fn(*args, **kwargs))
+            self.note(layer)
             return result, self.values()
 
-    def _note(self, layer: Layer) -> None:
+    def note(self, layer: Layer) -> None:
+        """Note what a function has changed."""
         self.changed.update(dict.fromkeys(layer.changed))
         self._written.update(layer.written)
+
+    def trace_once(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+        """Do what `trace` does, and let `refs` be what the function has changed."""
+        with self.recorder.layer({}) as layer:
+            result = fn(*args, **kwargs)
+            self.note(layer)
+            self.refs = [*self.changed]
+            return result, self.values()
 
     def values(self) -> list[Any]:
         """Return the values of `refs` in the layer in progress."""
