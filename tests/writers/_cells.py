@@ -72,6 +72,8 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, float):
         return ("float", "nan" if math.isnan(value) else value.hex())
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
     if isinstance(value, uuid.UUID):
         return ("bytes", value.bytes)
     if isinstance(value, bytearray | memoryview):
