@@ -556,6 +556,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self.listeners: list[_Hearing] = []
+        self.is_beside = False  # whether the code that runs is no part of the trace in progress
 
 
 _active = _Active()
@@ -563,8 +564,21 @@ _active = _Active()
 
 def note_made() -> None:
     """Note that the code which is traced, if any is, has made a variable."""
-    for recorder in _active.recorders:
+    for recorder in () if _active.is_beside else _active.recorders:
         recorder.made_variables = True
+
+
+@contextmanager
+def beside_the_trace() -> Iterator[None]:
+    """Make variables in the ``with`` block as if they had been made before the trace in progress, which then need not begin again.
+
+    The code that is traced must be the same whether they are there already, and their values must not depend on the trace.
+    """
+    before, _active.is_beside = _active.is_beside, True
+    try:
+        yield
+    finally:
+        _active.is_beside = before
 
 
 def current_recorder() -> Recorder | None:

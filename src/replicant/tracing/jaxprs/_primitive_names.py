@@ -43,6 +43,11 @@ CALLS = INLINED | {REMAT}
 LOOPS = frozenset({"cond", "scan", "while"})
 PRINTING = frozenset({"debug_callback", "debug_print"})
 
+# Operations that draw random numbers with a key, their first operand. Those of the generator "rbg" use RAW_DRAW in the end.
+DRAWS = frozenset({"random_bits", "random_fold_in", "random_split", "random_gamma"})
+RAW_DRAW = "rng_bit_generator"
+VECTORIZED = "threefry2x32"  # the generator whose draws JAX vectorizes, and an operation
+
 BARRIER = "optimization_barrier"
 
 # Operations through which a factor of the operand becomes a factor of the result.
@@ -55,7 +60,18 @@ PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated", "scat
 CONCATENATE = "concatenate"  # also stacks
 REST = frozenset({"rev", "select_n", "dynamic_update_slice", CONCATENATE})
 CONSTRAINT = "sharding_constraint"
-NAMES = AGREEING | CALLS | LOOPS | PRINTING | LINEAR | ADDITIVE | PRODUCTS | REST | {INDEX, SUM_OF_SLICES, CONSTRAINT}
+NAMES = (
+    AGREEING
+    | CALLS
+    | LOOPS
+    | PRINTING
+    | LINEAR
+    | ADDITIVE
+    | PRODUCTS
+    | REST
+    | DRAWS
+    | {INDEX, SUM_OF_SLICES, CONSTRAINT, RAW_DRAW, VECTORIZED}
+)
 
 
 @functools.cache
