@@ -176,6 +176,8 @@ class Replica:
 
     def mapped(self, block: Callable[[Any], Any], k: int, x: Any) -> Any:
         """Call `block` `k` times on what it has returned before: a map that keeps its number in a variable."""
+        if self.quiet:
+            return jax.lax.fori_loop(0, k, lambda _, x: block(x), x)
         held = self.held
         held.assign(x)
         jax.lax.map(lambda _: held.assign(block(held.value())), jnp.arange(k))

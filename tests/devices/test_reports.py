@@ -305,6 +305,20 @@ def test_a_saved_model_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert_same(second.get_weights(), whole.get_weights())
 
 
+def test_a_file_of_keras_does_not_hold_the_seeds_of_dropout(tmp_path: Path) -> None:
+    """That is told where training goes on from it, and only there."""
+    model = compiled(apart(3), lambda: classifier(keras.layers.Dropout(0.5, seed=7, name="drop")))
+    model.fit(batches(), verbose=0)
+    model.fit(batches(), verbose=0)
+    model.save(tmp_path / "model.keras")
+    with apart(3).scope():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    loaded.evaluate(batches(), verbose=0)
+    with pytest.warns(UserWarning, match=r"goes on after 6 steps, but the random seeds of drop begin anew: files of Keras"):
+        loaded.fit(batches(), verbose=0)
+    loaded.fit(batches(), verbose=0)
+
+
 def test_a_loop_with_dropout_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Weights, the optimizer's momentum and the seeds of dropout are in a checkpoint."""
 
@@ -363,6 +377,27 @@ def test_earlier_steps_are_saved_after_later_ones(tmp_path: Path) -> None:
         replicant.Checkpoint(value=value).restore(path)
         assert float(value.value()) == 2.0
     assert str(replicant.latest_checkpoint(tmp_path)).endswith("ckpt-30")
+
+
+def test_the_optimizers_of_tables_that_keras_rs_ignores_are_told() -> None:
+    keras_rs = pytest.importorskip("keras_rs", reason="pip install keras-rs")
+    indices, targets = np.arange(BATCH, dtype=np.int32), np.ones((BATCH, 1), np.float32)
+
+    def model(optimizer: str) -> Any:
+        table = keras_rs.layers.TableConfig("words", 10, 4, optimizer="adagrad", placement="default_device")
+        features = {"words": keras_rs.layers.FeatureConfig("words", table, (BATCH,), (BATCH, 4))}
+        inputs = {"words": keras.Input((), dtype="int32", batch_size=BATCH, name="words")}
+        with apart(2).scope():
+            embedded = keras_rs.layers.DistributedEmbedding(features)(inputs)["words"]
+            made = keras.Model(inputs, keras.layers.Dense(1)(embedded))
+            made.compile(optimizer, "mse")
+        return made
+
+    with pytest.warns(
+        UserWarning, match=r"the model's SGD trains all tables of 'distributed_embedding.*', also 'words' \(adagrad\)"
+    ):
+        model("sgd").fit({"words": indices}, targets, batch_size=BATCH, verbose=0)
+    model("adagrad").fit({"words": indices}, targets, batch_size=BATCH, verbose=0)
 
 
 # The page.

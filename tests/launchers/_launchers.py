@@ -54,13 +54,13 @@ def _torchrun() -> list[str] | None:
     return None
 
 
-# torch 1.13 of Debian cannot read its own defaults of these.
-_NO_REDIRECTS = ("--redirects", "0:0,1:0", "--tee", "0:0,1:0")
+# torch 1.13 of Debian cannot read its own defaults of these with Python 3.11.
+_LOGS = ("--redirects", "1", "--tee", "2", "--log_dir", "{folder}/logs")
 _INDEX = "python tests/launchers/_install.py"
 LAUNCHERS = {
     "MPICH of the index": Launcher("MPI", _of_index("mpich", "mpiexec"), ("-n", "2"), 9, _INDEX),
     "MPICH of the system": Launcher("MPI", _on_path("mpiexec.mpich"), ("-n", "2"), 9, "apt-get install mpich"),
-    "Intel MPI": Launcher("MPI", _of_index("impi-rt", "mpiexec"), ("-n", "2"), 9, _INDEX),
+    "Intel MPI": Launcher("MPI", _of_index("impi-rt", "mpiexec"), ("-n", "2"), 255, _INDEX),
     "Open MPI 5": Launcher("Open MPI", _of_index("openmpi", "mpiexec"), ("--host", "localhost:2", "-n", "2"), 137, _INDEX, AS_ROOT),
     "Open MPI 4": Launcher(
         "Open MPI", _on_path("mpiexec.openmpi"), ("--oversubscribe", "-n", "2"), 137, "apt-get install openmpi-bin", AS_ROOT
@@ -84,7 +84,7 @@ LAUNCHERS = {
     "torchrun": Launcher(
         "torchrun",
         _torchrun,
-        ("--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", "{port}", *_NO_REDIRECTS, "--no_python"),
+        ("--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", "{port}", *_LOGS, "--no_python"),
         1,
         "apt-get install python3-torch, or pip install torch",
     ),

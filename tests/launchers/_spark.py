@@ -20,6 +20,7 @@ def train(rows: Iterable[int]) -> Iterator[int]:
 
 if __name__ == "__main__":
     builder = SparkSession.builder.master("local[2]").config("spark.driver.bindAddress", "127.0.0.1")
+    builder = builder.config("spark.python.authenticate.socketTimeout", "120s")  # for workers on a busy machine
     session = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false").getOrCreate()
     numbers = session.sparkContext.parallelize(range(2), 2)
     stage = numbers.barrier() if sys.argv[1] == "barrier" else numbers

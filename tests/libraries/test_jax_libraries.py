@@ -1,5 +1,6 @@
 """Haiku, flowjax, chex and Optax train as on one device, which computes without Replicant. The last batch divides unevenly."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ import pytest
 
 import replicant
 from replicant.data import Dataset
+from replicant.errors import BackendError
+from replicant.nnx import _haiku
 
 ROWS, BATCH, WIDTH, CLASSES = 21, 8, 4, 3  # batches of 8, 8 and 5 rows; the last is cut into 3 and 2
 EVEN = 16  # rows that make whole batches
@@ -111,6 +114,22 @@ def lbfgs() -> Case:
     return Case((mlp(), tx.init(mlp())), step, X[:EVEN])
 
 
+def sam() -> Case:
+    """A transformation that averages over the axis of the replicas, inside a loop, the gradients of means of their rows."""
+
+    def step(state: Any, x: Any, y: Any, total: Any) -> Any:
+        axis, near = "replica" if replicant.has_strategy() else None, optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+        tx = optax.contrib.sam(optax.sgd(0.1), near, sync_period=3, opaque_mode=True, batch_axis_name=axis)
+        params, slots = state
+        grad = jax.grad(lambda params: losses_of(logits_of(params, x), y) * BATCH / len(y))
+        grads = jax.tree.map(lambda value: value * len(y) / BATCH, grad(params))
+        updates, slots = tx.update(total(grads), slots, params, grad_fn=lambda params, _: grad(params))
+        return optax.apply_updates(params, updates), slots
+
+    start = optax.contrib.sam(optax.sgd(0.1), optax.chain(optax.contrib.normalize(), optax.sgd(0.05)), opaque_mode=True)
+    return Case((mlp(), start.init(mlp())), step, X[:EVEN])
+
+
 def mlp_of_haiku(x: Any) -> Any:
     return hk.nets.MLP([8, CLASSES])(x)
 
@@ -129,7 +148,7 @@ def haiku() -> Case:
 
 
 def haiku_norm() -> Case:
-    """The statistics of a normalization over all replicas are those of the whole batch, if each has as many rows."""
+    """The statistics of a normalization over all replicas are those of the whole batch."""
 
     def forward(x: Any, axis: str | None) -> Any:
         x = hk.BatchNorm(create_scale=True, create_offset=True, decay_rate=0.8, cross_replica_axis=axis)(hk.Linear(8)(x), True)
@@ -150,7 +169,7 @@ def haiku_norm() -> Case:
         updates, slots = tx.update(total(grads), slots, params)
         return optax.apply_updates(params, updates), averages, slots
 
-    return Case((params, averages, tx.init(params)), step, X[:EVEN])
+    return Case((params, averages, tx.init(params)), step)
 
 
 def flowjax_flow() -> Case:
@@ -204,6 +223,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "schedule_free": lambda: with_optax(optax.contrib.schedule_free_sgd(0.1)),
     "muon": lambda: with_optax(optax.contrib.muon(1e-2)),
     "lbfgs": lbfgs,
+    "sam": sam,
     "apply_if_finite": lambda: with_optax(optax.apply_if_finite(optax.sgd(0.1, momentum=0.9), max_consecutive_errors=3), WITH_NAN),
 }
 
@@ -229,3 +249,25 @@ def test_a_batch_with_nan_is_left_out(strategy: Any) -> None:
     case = CASES["apply_if_finite"]()
     _, slots = with_replicant(strategy, case)
     assert (int(slots.total_notfinite), bool(slots.last_finite)) == (1, True)
+
+
+def test_statistics_on_a_replica_without_rows(strategy: Any) -> None:
+    net = hk.without_apply_rng(
+        hk.transform_with_state(lambda x, axis: hk.BatchNorm(False, False, 0.8, cross_replica_axis=axis)(x, True))
+    )
+    _, averages = net.init(None, X[:2], None)
+    [batch] = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(X[:1]).batch(BATCH))
+    _, found = strategy.run(lambda x: net.apply({}, averages, x, "replica"), args=(batch,))
+    expected = net.apply({}, averages, X[:1], None)[1]
+    chex.assert_trees_all_close(strategy.experimental_local_results(found)[0], expected, rtol=1e-6)
+
+
+def test_another_batch_norm_is_refused() -> None:
+    class Other:
+        __version__ = "0.1"
+        BatchNorm = hk.LayerNorm
+
+    with pytest.raises(
+        BackendError, match=r"Haiku 0\.1 is not supported: haiku\.BatchNorm does not average with jax\.lax\.pmean\."
+    ):
+        _haiku.install(Other, importlib.import_module("haiku._src.layer_norm"))

@@ -309,13 +309,27 @@ def test_records_that_a_grain_sampler_loses(grain):
     """Grain reads as many records of each shard as of the smallest: the fourth of the first shard of ten in three is lost."""
     loader = sharded_loader(grain, 10, 3)
     assert [batch.tolist() for batch in loader] == [[0, 1, 2]]
-    with pytest.warns(
-        UserWarning, match=r"never reads 1 of the records of its shard \(shard 0 of 3\): of a number that is no mult"
-    ):
+    with pytest.warns(UserWarning, match=r"never reads 1 of the records of its shard \(shard 0 of 3\): of a number"):
         as_dataset(loader)
     as_dataset(sharded_loader(grain, 10, 3, index=1))  # has three records
     as_dataset(sharded_loader(grain, 10, 3, drop_remainder=True))  # Grain says itself what it drops
     as_dataset(sharded_loader(grain, 9, 3))
+
+
+@pytest.mark.parametrize("kind", ["map", "iter"])
+def test_shards_of_grain_that_draw_the_same_numbers(grain, kind):
+
+    def drawn(dataset):
+        dataset = dataset.random_map(lambda x, rng: float(rng.random()))
+        return dataset if kind == "map" else dataset.to_iter_dataset()
+
+    everything = grain.MapDataset.range(12).seed(1)
+    assert list(drawn(everything[0::3])) == list(drawn(everything[1::3]))
+    with pytest.warns(UserWarning, match=r"behind a slice with the step 3.*the n-th records of all 3 slices get the same numbers"):
+        as_dataset(drawn(everything[1::3]).batch(2))
+    before = everything.random_map(lambda x, rng: float(rng.random()))[1::3]
+    as_dataset((before if kind == "map" else before.to_iter_dataset()).batch(2))
+    as_dataset(drawn(everything[:6]).batch(2))
 
 
 def test_a_shard_of_grain_is_not_cut_again(grain):

@@ -19,6 +19,7 @@ _CONTROL_FLOW = "replicant.variables.control_flow._install"  # which needs varia
 _GREETINGS = {
     "flax.serialization": "replicant.nnx._serialization",
     "flax.linen.normalization": "replicant.nnx._linen",
+    "haiku": "replicant.nnx._haiku",
 }
 
 

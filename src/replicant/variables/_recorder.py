@@ -304,12 +304,16 @@ class Recorder:
 
     def _value(self, ref: Ref) -> Any:
         if ref not in self.values:
-            self._first[ref] = self.before(ref)
+            self._first[ref] = self._zeros(ref) if ref.starts_at_zero else self.before(ref)
         if self._outer or jex.get_opaque_trace_state(convention="flax") != self.trace:
             self._kept_by_jax.add(ref)
             for layer in self._layers:
                 layer.read[ref] = None
         return self.values[ref]
+
+    def _zeros(self, ref: Ref) -> Any:
+        with jex.set_current_trace(self._outer[0].live_trace if self._outer else self.live_trace):
+            return jnp.zeros(ref.shape, ref.dtype)
 
     def value(self, ref: Ref) -> Any:
         """Return the current value in the form of `values`."""

@@ -11,7 +11,7 @@ from ..graph._blocks import Block
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, State
 from ..sources._foreign import Foreign
 from ._batches import as_batch, batch_spec
-from ._grain_records import shards_of, warn_of_records
+from ._grain_records import shards_of, warn_of_equal_draws, warn_of_records
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,6 +23,7 @@ class GrainMap(Foreign):
     @classmethod
     def of(cls, dataset: Any) -> "GrainMap":
         """Return the elements of this dataset."""
+        warn_of_equal_draws(dataset)
         return cls(dataset=dataset)
 
     @property
@@ -77,6 +78,7 @@ class GrainIterable(Foreign):
     def of(cls, dataset: Any) -> "GrainIterable":
         """Return the elements of this dataset."""
         warn_of_records(dataset)
+        warn_of_equal_draws(dataset)
         return cls(dataset=dataset)
 
     @property

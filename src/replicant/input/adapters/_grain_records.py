@@ -1,4 +1,4 @@
-"""Which records a Grain DataLoader reads: Grain loses some, and makes other batches, in ways that it does not tell."""
+"""Which records Grain reads, and how it draws for them: it loses some, and does other things of which it does not tell."""
 
 import warnings
 from typing import Any
@@ -28,6 +28,24 @@ def warn_of_records(loader: Any) -> None:
             "worker_count=0.",
             stacklevel=4,
         )
+
+
+def warn_of_equal_draws(dataset: Any) -> None:
+    """Warn of a ``random_map`` behind a slice such as ``[rank::world]``, which draws for positions in the slice."""
+    drawn, node = False, dataset
+    while node is not None:
+        names = {base.__name__ for base in type(node).__mro__}
+        drawn = drawn or bool(names & {"RandomMapMapDataset", "RandomMapIterDataset"})
+        step = getattr(node, "_step", 1) if "SliceMapDataset" in names else 1
+        if drawn and step > 1:
+            warnings.warn(
+                f"This Grain dataset draws random numbers in random_map behind a slice with the step {step}. Grain draws for the "
+                f"position in the slice, so the n-th records of all {step} slices get the same numbers if their seed is the same. "
+                "Put random_map before the slice, or give each slice a seed of its own.",
+                stacklevel=4,
+            )
+            return
+        node = next(iter(getattr(node, "_parents", ())), None)
 
 
 def _options(loader: Any) -> Any:

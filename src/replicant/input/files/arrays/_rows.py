@@ -15,10 +15,10 @@ from ...graph._structure import STRING, TensorSpec, flatten
 from .._indexed import Facts, Index, OpenFile
 from .._limits import too_large
 from .._numbered import Numbered, NumberedFormat
-from .._stream import PIECE
 from .._url_file import UrlFile, opened
 
 FileBytes = OpenFile | UrlFile
+PIECE = 1 << 20  # bytes that are read ahead: fewer, and large batches take noticeably longer than their bytes do
 _MOST_AT_ONCE = 1 << 24  # bytes that are read in one piece, if a row has no more
 _MOST_CODE, _HALVES = 0x10FFFF, 0xD800  # of Unicode; the 2,048 codes from the second on are halves of characters
 _ONE_LEAF = flatten(0)[1]
@@ -160,6 +160,7 @@ class RowsReader(Numbered):
         step = self.layout.step or 1
         ahead, most = start + PIECE // step, start + max(1, _MOST_AT_ONCE // step)
         count = min(max(stop, ahead), most, self.size) - start
+        self.held = self.held[:0].copy()  # whose memory is taken once more, if nobody else has it
         data = np.empty(self.layout.span(count), np.uint8)
         self.file.fill(data, self.layout.begin + start * self.layout.step)
         if isinstance(self.file, OpenFile):
