@@ -475,7 +475,7 @@ def test_code_that_changes_what_it_reads_computes_what_eager_code_does(two, make
         assert messages == []
     else:
         (message,) = messages
-        assert f"is compiled anew at each call, because its Python code changes `{told}" in message
+        assert f"is compiled again at each call, because its Python code changes `{told}" in message
 
 
 class Slots:

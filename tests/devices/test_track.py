@@ -249,7 +249,7 @@ def test_a_tracker_that_fails_is_told_once_and_gets_the_next_rows(caplog):
     run.finish()
     assert ([row.step for row in tracker.rows], run.written, run.lost) == ([2, 3, 4], {"Listed": 3}, {"Listed": 2})
     assert [record.message for record in caplog.records] == [
-        "Listed did not take 1 row(s), which are lost: OSError: gone. Training goes on. This is said once.",
+        "Listed did not take 1 row(s), which are lost: OSError: gone. Training continues. This is reported only once.",
         "Listed has taken 3 of 5 rows; 2 are lost.",
     ]
 
@@ -261,7 +261,7 @@ def test_a_tracker_that_cannot_begin_is_asked_again(caplog):
         run.log({"loss": 1}, 0)
     assert (len(tracker.rows), tracker.ended, run.lost) == (1, "well", {"Listed": 0})
     assert [record.message for record in caplog.records] == [
-        "Listed did not begin its run, and is asked again: OSError: no network. Training goes on. This is said once."
+        "Listed did not begin its run, and is asked again: OSError: no network. Training continues. This is reported only once."
     ]
     never = Listed(begin_errors=[OSError("no network")] * 100)
     with replicant.track(never, finish_seconds=1.5) as run:
@@ -282,7 +282,7 @@ def test_an_end_that_fails_or_hangs_is_told(caplog):
             released.wait()
 
     for tracker, message in (
-        (Ends(), "Ends did not end its run: OSError: gone. Training goes on. This is said once."),
+        (Ends(), "Ends did not end its run: OSError: gone. Training continues. This is reported only once."),
         (Hangs(), "Hangs has taken all 1 rows, but has not ended its run in time."),
     ):
         with replicant.track(tracker, finish_seconds=1.0) as run:

@@ -17,7 +17,7 @@ from ..jaxprs._primitive_names import AGREEING, CALLS, INDEX
 
 
 def body_of_call(eqn: jex.JaxprEqn) -> ClosedJaxpr | jex.Jaxpr | None:
-    """Return the body that an equation calls with its operands; None if the equation is no such call."""
+    """Return the body that an equation calls with its operands; None if the equation is not such a call."""
     if eqn.primitive.name not in CALLS:
         return None
     bodies = [param for param in eqn.params.values() if isinstance(param, ClosedJaxpr | jex.Jaxpr)]
@@ -94,7 +94,7 @@ def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
     if differs and any(map(_exchanges, inner_jaxprs(eqn))):
         raise ContextError(
             f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between "
-            "replicas. Those that enter it would wait for the others for ever. Move the exchange outside, or reduce the condition "
+            "replicas. Those that enter it would wait for the others forever. Move the exchange outside, or reduce the condition "
             "first."
         )
 

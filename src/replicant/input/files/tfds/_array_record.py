@@ -28,7 +28,7 @@ class ArrayRecordFile:
         module = _imported()
         if is_url(path):
             raise DatasetError(
-                f"{METHOD}: {path!r} is an ArrayRecord file, and these are read on this machine only. Copy the folder."
+                f"{METHOD}: {path!r} is an ArrayRecord file, which can only be read from a disk of this machine. Copy it to one."
             )
         try:
             open_regular(path).close()
