@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-versions package bench docs docs-test clean
+.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-launchers test-libraries test-versions test-writers package bench docs docs-test clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -49,7 +49,7 @@ check: setup
 # end. That is one more than two cores, because many tests wait. One process, for a debugger: .venv/bin/python -m pytest PATH
 PROCESSES ?= 3
 # Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
-test test-long test-again test-slow test-chaos test-hosts: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+test test-long test-again test-slow test-chaos test-hosts test-launchers: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
 # The processes that tests start share the byte code, even where Python is told not to keep it.
 PYTHON_OF_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
 PYTEST := $(PYTHON_OF_TESTS) -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -80,7 +80,7 @@ test-again: setup
 CHAOS := tests/faults tests/processes/test_two_hosts.py
 test-slow: setup
 	@mkdir -p build
-	$(PYTEST) -m 'slow and not again' $(foreach path,$(CHAOS) tests/hosts,--ignore $(path)) $(ARGS)
+	$(PYTEST) -m 'slow and not again' $(foreach path,$(CHAOS) tests/hosts tests/launchers,--ignore $(path)) $(ARGS)
 
 # Processes are killed and links cut at random moments, RUNS times in each test, with a new seed each time. The end of the output
 # names it, and REPLICANT_TEST_SEED repeats it. One process at a time, because these tests look at how long others wait.
@@ -95,12 +95,49 @@ test-hosts: setup
 	@mkdir -p build
 	$(PYTHON_OF_TESTS) -m pytest --numprocesses $(PROCESSES) --dist load tests/hosts $(ARGS)
 
+# Two processes of each real launcher that is on this machine (MPICH, Intel MPI, Open MPI, PRRTE, torchrun, Ray Train, Spark, Slurm). The
+# first run installs those that the index has into build/launchers; tests/launchers/_install.py names the packages of Debian.
+test-launchers: export REPLICANT_TEST_SLOW := 1
+test-launchers: setup
+	@mkdir -p build
+	@$(BIN)/python tests/launchers/_install.py
+	$(PYTHON_OF_TESTS) -m pytest tests/launchers $(ARGS)
+
+# Libraries that are built on Keras and JAX, in an environment of their own with exactly these packages. docs/libraries.md has the table.
+LIBRARIES := build/libraries
+$(LIBRARIES)/.installed: tests/libraries/requirements.txt
+	@python="$$(.ci/find_python 3.13)"; test -n "$$python" || { echo "make: test-libraries needs Python 3.13" >&2; exit 1; }; \
+	  echo "Installing into $(LIBRARIES) (once; some minutes) ..."; "$$python" -m venv --clear $(LIBRARIES)
+	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
+
+test-libraries: export REPLICANT_TEST_LIBRARIES := 1
+test-libraries: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+test-libraries: export PYTHONPATH := src
+test-libraries: $(LIBRARIES)/.installed
+	$(LIBRARIES)/bin/python -m pytest --numprocesses 2 --durations 0 --durations-min 60 tests/libraries $(ARGS)
+
 # The core of the suite with each of these Pythons that is here and the JAX that belongs to it, and the tests of Keras with each of these
 # versions of Keras. A table comes last. The first run installs them into build/versions.
 VERSIONS ?= 3.11 3.12 3.13
 KERAS ?= 3.12.0 3.13 3.14
 test-versions: setup
 	@$(PYTHON_OF_TESTS) tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
+
+# Files as other libraries write them, each read as its own library reads it, or refused: docs/formats.md. The first run installs these
+# libraries into two environments in build: 4 GB, and 7 GB for MosaicML's streaming, which needs PyTorch.
+WRITERS := tests/writers
+WRITERS_PYTHON = $$(.ci/find_python $(PYTHONS))
+build/writers/.installed: $(WRITERS)/requirements.txt pyproject.toml
+	@test -x build/writers/bin/python || $(WRITERS_PYTHON) -m venv build/writers
+	build/writers/bin/python -m pip install --quiet --disable-pip-version-check --requirement $< --editable .
+	@touch $@
+build/writers-streaming/.installed: $(WRITERS)/requirements-streaming.txt
+	@test -x build/writers-streaming/bin/python || $(WRITERS_PYTHON) -m venv build/writers-streaming
+	build/writers-streaming/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+test-writers: build/writers/.installed build/writers-streaming/.installed
+	build/writers/bin/python -m pytest -c $(WRITERS)/pytest.ini --rootdir . --confcutdir $(WRITERS) $(WRITERS) $(ARGS)
 
 # The sdist and the wheel, in dist, and a try of the wheel in an empty environment. It downloads what the wheel needs.
 package: setup

@@ -2,7 +2,7 @@
 
 Each reader reads all tensors of one bundle, in a process of its own that has read one of them before: in turn, as when a model is
 restored, or all of them are held, for which the system must provide fresh memory. Given are the medians of processor and wall
-seconds, the ratio of the former in pairs, and the memory at the peak beyond the values that are held.
+seconds, the ratios of both in pairs, and the memory at the peak beyond the values that are held.
 Run: ``python benchmarks/tensorflow_checkpoints.py [--mb 1000] [--tensors 50] [--rounds 5] [--peers-python /tmp/peers/bin/python]``.
 """
 
@@ -92,11 +92,12 @@ def main() -> None:
             for (how, reader), each in found.items():
                 each.append(_measure(pythons[reader], reader, prefix, how))
     print(f"{arguments.mb} MB in {arguments.tensors} tensors, {arguments.rounds} rounds")
-    print(f"{'':12}{'':12}{'processor s':>12}{'wall s':>9}{'MB beyond':>11}{'processor / that of replicant':>31}")
+    print(f"{'':12}{'':12}{'processor s':>12}{'wall s':>9}{'MB beyond':>11}{'of replicant: processor':>26}{'wall':>7}")
     for (how, reader), each in found.items():
         processor, wall, beyond = (statistics.median(column) for column in zip(*each, strict=True))
-        ratio = statistics.median(other[0] / own[0] for own, other in zip(found[how, "replicant"], each, strict=True))
-        print(f"{how:12}{reader:12}{processor:12.3f}{wall:9.3f}{beyond:11.0f}{ratio:31.2f}")
+        pairs = list(zip(found[how, "replicant"], each, strict=True))
+        ratios = [statistics.median(other[i] / own[i] for own, other in pairs) for i in range(2)]
+        print(f"{how:12}{reader:12}{processor:12.3f}{wall:9.3f}{beyond:11.0f}{ratios[0]:26.2f}{ratios[1]:7.2f}")
 
 
 if __name__ == "__main__":

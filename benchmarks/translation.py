@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-FUNCTIONS = ("_compiled", "_compiled_dot", "_lstm_loops", "_norm")
+FUNCTIONS = ("compiled._convolutions", "compiled._dot", "compiled._lstm_loops", "functions._norm")
 CHILD = """
 import importlib, json, sys, time
 import numba

@@ -12,7 +12,12 @@ _PROJECT = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"\A# .+\n\n(?:Install: `|    (?=pip))(.+\n)+")  # the first paragraph
 _COMMAND = re.compile(r"pip install ([^`\n]+)")
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "replicant": "replicant-jax"}  # by module, where the names differ
+_DISTRIBUTIONS = {  # by module, where the names differ
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "array_record": "array-record",
+    "replicant": "replicant-jax",
+}
 # What needs a package although no program imports it: words of a page -> distribution.
 _WORDS = {
     "= replicant.ParameterServerStrategy(": "cloudpickle",

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXCHANGE_SECONDS = 20.0  # how long a worker waits for the others
 GRACE_SECONDS = 2.0  # for threads that are about to end
 
+collect_ignore = ["writers"]  # has an environment of its own: `make test-writers`
+
 FOREIGN_VARIABLES = re.compile(r"PYTEST_|KMP_")  # set by pytest itself, and by scikit-learn when it is first imported
 NO_SKLEARN = str(ROOT / "tests" / "no_sklearn")
 TOOL_FILES = {".hypothesis", ".pytest_cache", ".ruff_cache", ".import_linter_cache", "__pycache__"}
@@ -87,6 +89,10 @@ def chaos() -> Chaos:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for. Keep one share."""
     _mark_named_cases(items, whole="::" not in " ".join(config.args))
+    for item in items:
+        names = getattr(item, "fixturenames", [])
+        if item.get_closest_marker("both_ways") and "fuse_replicas" not in names:
+            names.insert(0, "fuse_replicas")
     if not _runs_all():
         skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
         for item in items:
@@ -139,7 +145,7 @@ def _mark_named_cases(items: list[pytest.Item], *, whole: bool) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that are marked `both_ways` twice."""
     if metafunc.definition.get_closest_marker("both_ways"):
-        metafunc.fixturenames.insert(0, "fuse_replicas")
+        metafunc.fixturenames.insert(0, "fuse_replicas")  # pytest forgets it where the test does not ask for it: see below
         metafunc.parametrize("fuse_replicas", ["apart", "fused"], indirect=True, scope="module")
 
 

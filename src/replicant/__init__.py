@@ -86,6 +86,7 @@ from .strategies import install_default_strategy as _install_default_strategy
 from .strategies._strategy import Strategy
 from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fit
 from .variables._variable import Variable
+from .variables.control_flow._install import follow_state as _follow_state
 
 if TYPE_CHECKING:
     from . import cluster, coordinator, data, errors, export, keras, kernels, plan, random, summary, trackers
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
 
 _install_default_strategy()
 _install_kernels()
+_follow_state()
 _configure_compile_cache()
 _connect_keras_for_fit()
 _start_profile(os.environ)

@@ -17,9 +17,9 @@ from .variables._recorder import current_recorder
 def remat(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function whose backward pass computes its inner values again, which takes time and saves memory.
 
-    The function may use variables that are not among its arguments, and it may assign Keras variables, as `Dropout` and
-    `BatchNormalization` do. Arguments that are not arrays keep their Python values. Layers that are made in a ``keras.RematScope``,
-    and ``keras.remat``, do the same, also in ``fit``.
+    The function may use and assign variables that are not among its arguments, as `Dropout` and `BatchNormalization` do. Arguments
+    that are not arrays keep their Python values. Layers that are made in a ``keras.RematScope``, and ``keras.remat``, do the same,
+    also in ``fit``.
 
     Semantics: ``jax.checkpoint``. Called eagerly, where nothing is compiled, it is `fn`.
 
@@ -30,7 +30,7 @@ def remat(fn: Callable[..., Any]) -> Callable[..., Any]:
         A function of the same arguments with the same results and gradients.
 
     Raises:
-        ContextError: When it is called, if `fn` assigns a ``replicant.Variable``, or a layer in it adds a loss.
+        ContextError: When it is called, if a layer in `fn` adds a loss.
 
     >>> import replicant, jax, jax.numpy as jnp
     >>> print(jax.grad(replicant.remat(lambda x: jnp.sin(x) ** 2))(0.0))

@@ -94,6 +94,7 @@ class GradientTape:
         self._reads: dict[Ref, list[Any]] = {}
         self._out_of_sight: set[Ref] = set()  # read inside a `run` that had assigned them
         self._recorder: Recorder | None = None
+        self._depth = 0  # of that recorder
         self._eager: Eager | None = None  # outside of traces
         self._entered: Any = None
         self._recording = False
@@ -105,6 +106,7 @@ class GradientTape:
                 "This tape is already recording, and a tape cannot be entered twice. Use a second GradientTape for a nested block."
             )
         self._recorder = current_recorder()
+        self._depth = 0 if self._recorder is None else self._recorder.depth
         self._reads, self._out_of_sight, self._used = {}, set(), False
         self._eager = None
         if self._recorder is None:
@@ -152,7 +154,8 @@ class GradientTape:
             if ref not in self._recorder.values:
                 return
             value = self._recorder.values[ref]
-            if recorder is not None and ref in recorder.written and not assigned:
+            changed = recorder is not None and (recorder.has_written(ref) or recorder.is_inner(ref, 0))
+            if (changed and not assigned) or self._recorder.is_inner(ref, self._depth):
                 self._out_of_sight.add(ref)
         if (ref.trainable and self._watch_accessed) or ref in self._watched:
             seen = self._reads.setdefault(ref, [])
@@ -380,8 +383,7 @@ class GradientTape:
             check_not_on_servers(ref_of(x) for x in sources if is_variable(x))
         if recorder is None:
             return self._eager_gradients(targets, cotangents, sources, rows)
-        call = recorder.num_gradients
-        recorder.num_gradients += 1
+        call = recorder.next_number("gradient")
         cut_off = recorder.facts.unconnected.get(call, frozenset())
         arrays: list[Any] = []
         owners: list[int] = []  # for each array, the index of its source

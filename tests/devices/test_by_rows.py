@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicant.replicas._collectives import AXIS, MeshAxis
+from replicant.replicas._collectives import ALL, AXIS, MeshAxis
 from replicant.replicas._placement import Placement
 from replicant.tracing.replicas._batch_split import compute_by_rows, plan_by_rows
 
@@ -143,7 +143,7 @@ def by_rows(step, state, data, num_replicas):
     """Return what the step computes on some devices, and the exchanges of its program."""
     placement = Placement(tuple(jax.devices()[:num_replicas]))
     rows = jax.tree.map(lambda _: -1, state), jax.tree.map(lambda _: 0, data)
-    group = MeshAxis(num_replicas, bucket=True)
+    group = MeshAxis(num_replicas, bucket=ALL)
     program = jax.jit(lambda *args: compute_by_rows(step, args, rows, placement.mesh, group))
     cut = jax.sharding.NamedSharding(placement.mesh, jax.sharding.PartitionSpec(AXIS))
     args = jax.device_put(state, placement.mirrored), jax.device_put(data, cut)
@@ -240,7 +240,7 @@ def test_where_rows_lie_and_how_many_exchanges_come_before(fn, ranks, outputs):
     assert (plan.num_exchanges, plan.outputs) == (ranks, outputs)
     x = jnp.asarray(rng.normal(size=(ROWS, 4)), jnp.float32)
     placement = Placement(tuple(jax.devices()[:3]))
-    group = MeshAxis(3, bucket=True)
+    group = MeshAxis(3, bucket=ALL)
     found = jax.jit(lambda x: compute_by_rows(fn, (x,), (0,), placement.mesh, group))(x)
     check_close(found, fn(x), 1e-6)
 

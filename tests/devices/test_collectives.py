@@ -210,14 +210,31 @@ def test_an_exchange_that_only_some_replicas_would_enter_is_refused(three: repli
     assert three.run(agreed, args=(per_replica(EVEN),)).values[0].tolist() == [6.0, 9.0]
 
 
-def test_exchanges_inside_loops_need_equal_sizes(three: replicant.MirroredStrategy) -> None:
+def test_exchanges_inside_loops(three: replicant.MirroredStrategy) -> None:
     def fn(x):
         context = replicant.get_replica_context()
         return jax.lax.fori_loop(0, 2, lambda _, total: context.all_reduce("SUM", total), jnp.sum(x))
 
     assert [float(v) for v in three.run(fn, args=(per_replica(EVEN),)).values] == [45.0] * 3
-    with pytest.raises(RaggedStepError, match=r"all_reduce lies inside a loop or branch \(scan\)"):
-        three.run(fn, args=(per_replica(RAGGED),))
+    total = float(sum(map(sum, RAGGED)))
+    assert [float(v) for v in three.run(fn, args=(per_replica(RAGGED),)).values] == [3 * total] * 3
+
+
+def test_a_branch_in_a_loop_whose_condition_is_the_same_everywhere(three: replicant.MirroredStrategy) -> None:
+    """As in a line search: what the loop carries decides, and is exchanged in each iteration."""
+
+    def fn(x):
+        def total(value):
+            return replicant.get_replica_context().all_reduce("SUM", jnp.sum(x) * value)
+
+        def body(carried):
+            i, value = carried
+            return i + 1, jax.lax.cond(value > 100, lambda value: value, total, value)
+
+        return jax.lax.while_loop(lambda carried: carried[0] < 3, body, (0, jnp.ones(())))[1]
+
+    assert float(three.run(fn, args=(per_replica(EVEN),)).value) == 225.0  # 15, 225, and then no more
+    assert float(three.run(fn, args=(per_replica(RAGGED),)).value) == 27.0
 
 
 class TotalOfRows(keras.layers.Layer):

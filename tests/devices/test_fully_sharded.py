@@ -228,7 +228,7 @@ def test_a_program_gathers_twice_and_sums_once(make_optimizer: Callable[[], Any]
     batch = replicant.PerReplica.from_stacked(jnp.ones((2, 3, FEATURES)))
     text = train.get_concrete_function(batch).as_text()
     found = Counter(re.findall(r"stablehlo\.(all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute)", text))
-    # Both weights for the forward pass, the second one for the backward pass, and one sum of all gradients; then norms and checks.
+    # Both weights for the forward pass, the second one for the backward pass, and one sum of both gradients; then norms and checks.
     assert found == {"all_gather": 3, "all_reduce": 1 + small_sums}
 
 
@@ -283,7 +283,7 @@ def test_frozen_weights_are_gathered_again_too() -> None:
 @pytest.fixture
 def other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sum as on GPUs and TPUs, by a reduce-scatter."""
-    monkeypatch.setattr(StepInputs, "mesh_axis", lambda self: MeshAxis(self.num_replicas, bucket=False))
+    monkeypatch.setattr(StepInputs, "mesh_axis", lambda self: MeshAxis(self.num_replicas, bucket=0, scatter=True))
 
 
 @pytest.mark.usefixtures("other_backend")

@@ -14,6 +14,7 @@ from flax import serialization
 from flax.training import train_state
 
 import replicant
+from replicant.errors import ArgumentError
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages
 
@@ -109,6 +110,9 @@ def test_a_linen_state_works_outside_of_run():
     again = serialization.from_bytes(plain.params, serialization.to_bytes(state.params))
     assert_close(again, state.params, tolerance=0)
     assert_close(serialization.from_bytes(state.params, serialization.to_bytes(plain.params)), plain.params, tolerance=0)
+    other = jax.tree.map(lambda x: np.zeros((*np.shape(x), 2), np.float32), plain.params)
+    with pytest.raises(ArgumentError, match=r"the saved value has the shape \(.*, 2\), and the target \("):
+        serialization.from_bytes(state.params, serialization.to_bytes(other))
     assert_close(serialization.from_state_dict(state, serialization.to_state_dict(state)).params, state.params, tolerance=0)
 
 

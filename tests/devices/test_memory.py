@@ -291,3 +291,14 @@ def test_what_is_refused() -> None:
         strategy.run(lambda: strategy.memory(model, (x, y)))
     with pytest.raises(ParameterServerError, match=r"memory does not work under .*, whose variables lie on servers"):
         ServerStrategy.memory(strategy, model, (x, y))
+
+
+def test_adafactor_of_keras_keeps_a_whole_matrix() -> None:
+    """One expects a row and a column for each matrix. The figure is what Keras really keeps: these, and the matrix."""
+    strategy = STRATEGIES["mirrored"]()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(100, use_bias=False)])
+        model.compile(keras.optimizers.Adafactor(), "mse")
+    memory = strategy.memory(model, (np.zeros((8, 64), np.float32), np.zeros((8, 100), np.float32)))
+    assert memory.weights == 64 * 100 * 4
+    assert memory.optimizer_state == (64 * 100 + 64 + 100 + 2) * 4  # and the number of steps, and the learning rate

@@ -208,7 +208,7 @@ def test_batch_statistics_in_a_loop_are_those_of_mirrored_replicas() -> None:
 @pytest.mark.slow
 def test_other_backends_sum_by_a_reduce_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
     def mesh_axis(step: StepInputs) -> MeshAxis:
-        return MeshAxis(step.num_replicas, bucket=False, rest=step.strategy.placement.model_axis_at_rest)
+        return MeshAxis(step.num_replicas, bucket=0, scatter=True, rest=step.strategy.placement.model_axis_at_rest)
 
     expected = loop(ONE("cpu:0"), epochs=1)
     monkeypatch.setattr(StepInputs, "mesh_axis", mesh_axis)

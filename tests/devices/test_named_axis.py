@@ -157,7 +157,14 @@ def test_a_users_own_axis_of_that_name_is_another():
             lambda x: lax.psum(x.sum(), "replica", axis_index_groups=[[0], [1]]),
             r"where psum over 'replica' cannot have axis_index_groups \(got \(\(0,\), \(1,\)\)\)\. Write replicant",
         ),
-        (lambda x: lax.fori_loop(0, 2, lambda _, c: lax.psum(c, "replica"), x.sum()), r"psum over 'replica' lies inside a loop"),
+        (
+            lambda x: lax.cond(len(x) == 3, lambda: lax.psum(x.sum(), "replica"), x.sum),
+            r"an exchange is inside a branch or loop \(cond\) whose condition they do not compute in the same way",
+        ),
+        (
+            lambda x: lax.fori_loop(0, len(x), lambda _, c: lax.psum(c, "replica"), x.sum()),
+            r"replica 0: a scan of length 3 with exchanges in it, replica 1: a scan of length 2 with exchanges in it",
+        ),
         (
             lambda x: lax.psum(x.sum(), "replica") if len(x) == 3 else lax.pmax(x.sum(), "replica"),
             r"Only some replicas make the exchange \(replica 0: psum over 'replica', replica 1: pmax over 'replica'\)",

@@ -329,3 +329,9 @@ def test_the_kinds_of_results_do_not_depend_on_the_sizes(two: replicant.Mirrored
     assert isinstance(result["shared"], jax.Array)
     assert isinstance(result["total"], replicant.Mirrored)
     assert [v.shape for v in result["own"].values] == [(size,) for size in sizes]
+
+
+def test_what_runs_both_ways_does_so_without_asking(request: pytest.FixtureRequest) -> None:
+    """The mark counts where a test does not name the fixture, too."""
+    way = request.node.callspec.params["fuse_replicas"]
+    assert replicant.MirroredStrategy(["cpu:0", "cpu:1"]).placement.fused == (way == "fused")

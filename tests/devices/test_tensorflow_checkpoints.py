@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import replicant
+from replicant.checkpoint.tensorflow.files._file_bytes import FileBytes
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import FixedShardsPartitioner
 from replicant.errors import CheckpointError
@@ -69,6 +70,28 @@ def test_training_goes_on_with_the_losses_of_tensorflow(folder: Path, strategy: 
     losses = recorded.losses() if strategy == "one device" else recorded.fit_losses()
     if (recorded.truth["kind"], recorded.which) != ("keras3", "text"):  # there, Keras 3 on TensorFlow takes wrong squares
         np.testing.assert_allclose(losses, recorded.truth["next_losses"], atol=1e-5)
+
+
+def test_onto_four_devices_each_byte_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = []
+    for name in ("read_summed", "pieces"):
+        read = getattr(FileBytes, name)
+
+        def noted(file: Any, start: int, *args: Any, read: Any = read, **kwargs: Any) -> Any:
+            if ".data-" in file.path.name:
+                ranges.append((start, args[0] if read.__name__ == "read_summed" else args[1]))
+            return read(file, start, *args, **kwargs)
+
+        monkeypatch.setattr(FileBytes, name, noted)
+    strategy = replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], min_size=8)
+    recorded = Recorded(FILES / "ckpt_tf_keras/sequential_adam", strategy)
+    assert_as_recorded(recorded, recorded.checkpoint.restore(recorded.path))
+    (file,) = recorded.path.parent.glob(f"{recorded.path.name}.data-*")
+    assert len(ranges) > 15
+    covered = np.zeros(file.stat().st_size, int)
+    for start, size in ranges:
+        covered[start : start + size] += 1
+    assert covered.max() == 1
 
 
 # What the status says

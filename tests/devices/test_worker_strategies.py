@@ -121,7 +121,7 @@ def test_tpu_strategy_without_tpus():
 
 def test_bytes_per_pack_splits_the_bucket_and_changes_nothing():
     from replicant.programs.steps._spmd import named
-    from replicant.replicas._collectives import MeshAxis, ReduceOp
+    from replicant.replicas._collectives import ALL, MeshAxis, ReduceOp
 
     placement = replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False).placement
     leaves = [np.arange(5, dtype=np.float32), np.ones((2, 3), np.float32)]
@@ -129,7 +129,7 @@ def test_bytes_per_pack_splits_the_bucket_and_changes_nothing():
     def num_sums(bytes_per_pack):
         import jax
 
-        group = MeshAxis(2, bucket=True, bytes_per_pack=bytes_per_pack)
+        group = MeshAxis(2, bucket=ALL, bytes_per_pack=bytes_per_pack)
         closed = named(placement, lambda: jax.make_jaxpr(lambda xs: group.all_reduce(ReduceOp.SUM, xs))(leaves))
         return sum(eqn.primitive.name.startswith("psum") for eqn in closed.jaxpr.eqns)
 

@@ -185,6 +185,56 @@ def mds(path: Path, change: str = "0.mds", compression: str = "") -> tuple[Path,
     return path / change, lambda: list(rd.MDSDataset(path)), ANY
 
 
+def litdata(path: Path, change: str = "0.bin", compression: str = "") -> tuple[Path, Read, Any]:
+    path.mkdir()
+    items = []
+    for i in range(20):
+        values = [struct.pack("<q", i), f"text ü {i}".encode(), struct.pack("<3I2f", 9, 1, 2, i, -i), bytes([i]) * i, bytes(2 * i)]
+        items.append(struct.pack("<5I", *map(len, values)) + b"".join(values))
+    raw = np.array([20, *np.cumsum([4 * 22, *map(len, items)])], "<u4").tobytes() + b"".join(items)
+    packed = zstandard.compress(raw) if compression else raw
+    leaf = {"type": None, "context": None, "children_spec": []}
+    spec = {"type": "builtins.dict", "context": '["i", "t", "a", "b", "v"]', "children_spec": [leaf] * 5}
+    config = {"data_format": ["int", "str", "numpy", "bytes", "no_header_tensor:13"], "data_spec": json.dumps([1, spec])}
+    config |= {"item_loader": "PyTreeLoader", "compression": compression or None}
+    (path / "0.bin").write_bytes(packed)
+    chunk = {"filename": "0.bin", "chunk_size": 20, "chunk_bytes": len(raw), "dim": None}
+    (path / "index.json").write_text(json.dumps({"chunks": [chunk], "config": config}))
+    return path / change, lambda: list(rd.LitDataDataset(path)), ANY
+
+
+def litdata_frames(path: Path) -> tuple[Path, Read, Any]:
+    shutil.copytree(RECORDED.parent / "pure" / "litdata" / "batch", path)
+    return path / "chunk-0-0.bin", lambda: list(rd.LitDataDataset(path)), ANY
+
+
+def numpy_file(path: Path) -> tuple[Path, Read, Any]:
+    """There are no checksums, so values may be any."""
+    with path.open("wb") as file:
+        np.save(file, np.arange(60, dtype=np.int16).reshape(20, 3))
+    return path, lambda: list(rd.NumpyDataset(path)), ANY
+
+
+def numpy_archive(path: Path, save: Callable[..., None] = np.savez) -> tuple[Path, Read, Any]:
+    with path.open("wb") as file:
+        save(file, x=np.arange(20), name=np.array([f"ü{i}" for i in range(20)]), y=np.asfortranarray(np.ones((20, 2), np.float32)))
+    return path, lambda: list(rd.NumpyDataset(path)), ANY
+
+
+def token_file(path: Path) -> tuple[Path, Read, Any]:
+    path.write_bytes(np.array([20240520, 1, 500, *[0] * 253], "<i4").tobytes() + np.arange(500, dtype="<u2").tobytes())
+    return path, lambda: list(rd.TokenDataset(path, 8, dtype="uint16")), ANY
+
+
+def megatron(path: Path, change: str = ".idx") -> tuple[Path, Read, Any]:
+    sizes = np.arange(20, dtype="<i4")
+    begins = 2 * np.cumsum([0, *sizes[:-1]]).astype("<i8")
+    head = b"MMIDIDX" + bytes(2) + struct.pack("<QBQQ", 1, 8, 20, 21)
+    path.with_suffix(".idx").write_bytes(head + sizes.tobytes() + begins.tobytes() + np.arange(21, dtype="<i8").tobytes())
+    path.with_suffix(".bin").write_bytes(np.arange(sizes.sum(), dtype="<u2").tobytes())
+    return path.with_suffix(change), lambda: list(rd.MegatronDataset(path)), ANY
+
+
 def tfds(path: Path, change: str = "few-train.tfrecord-00000-of-00001", expected: Any = SAME) -> tuple[Path, Read, Any]:
     path.mkdir()
 
@@ -392,6 +442,16 @@ FORMATS: dict[str, Callable[[Path], tuple[Path, Read, Any]]] = {
     "MDS, index": lambda path: mds(path, "index.json"),
     "MDS, zstd": lambda path: mds(path, "0.mds.z", "zstd"),
     "MDS, gz": lambda path: mds(path, "0.mds.z", "gz"),
+    "LitData": litdata,
+    "LitData, index": lambda path: litdata(path, "index.json"),
+    "LitData, zstd": lambda path: litdata(path, compression="zstd"),
+    "LitData, frames": litdata_frames,
+    "NumPy": numpy_file,
+    "NumPy, archive": numpy_archive,
+    "NumPy, compressed": lambda path: numpy_archive(path, np.savez_compressed),
+    "token ids": token_file,
+    "Megatron": megatron,
+    "Megatron, token ids": lambda path: megatron(path, ".bin"),
     "TFDS": tfds,
     "TFDS, splits": lambda path: tfds(path, "dataset_info.json", ANY),
     "TFDS, features": lambda path: tfds(path, "features.json", ANY),

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = Path(__file__).with_name("mutations.py")
 SHARES = 6
-FORMATS = 55
+FORMATS = 65
 
 
 def found(seed, count, *formats):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicant.cluster.resolvers._hostlist import expand_counts, expand_hosts
-from replicant.cluster.resolvers._slurm import place_tasks
+from replicant.cluster.resolvers._slurm_places import place_tasks
 from replicant.errors import ClusterError
 
 TEXT = st.text("abcXYZ09.-_", min_size=1, max_size=4)

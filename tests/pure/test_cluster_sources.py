@@ -4,7 +4,8 @@ import pytest
 
 from replicant.cluster import KubernetesClusterResolver, Membership, SlurmClusterResolver, TPUClusterResolver
 from replicant.cluster.resolvers._kubernetes import find as find_kubernetes
-from replicant.cluster.resolvers._launchers import find_jax, find_open_mpi, find_torchrun
+from replicant.cluster.resolvers._launchers import find_jax, find_torchrun
+from replicant.cluster.resolvers._pmix import find as find_open_mpi
 from replicant.cluster.resolvers._slurm import find as find_slurm
 from replicant.cluster.resolvers._tpu import find as find_tpu
 from replicant.errors import ClusterError
@@ -138,10 +139,6 @@ def test_slurm_addresses_jobs_and_overrides():
         (
             TWO_NODES + "SLURM_PROCID=1 SLURM_DISTRIBUTION=plane",
             "SLURM_DISTRIBUTION='plane' needs a size of at least 1, as in 'plane=4'",
-        ),
-        (
-            TWO_NODES + "SLURM_PROCID=1 SLURM_HET_SIZE=2",
-            "SLURM_HET_SIZE=2: heterogeneous jobs have one node list for each component",
         ),
         (TWO_NODES + "SLURM_PROCID=1 JAX_COORDINATOR_PORT=0", "JAX_COORDINATOR_PORT=0: a port is from 1 to 65535"),
         (
@@ -377,7 +374,10 @@ def test_jax_variables(variables, expected):
         ),
         ("JAX_PROCESS_ID=a JAX_NUM_PROCESSES=2", "JAX_PROCESS_ID='a' is not a whole number"),
         ("JAX_PROCESS_ID=2 JAX_NUM_PROCESSES=2", "JAX_PROCESS_ID=2 is outside JAX_NUM_PROCESSES=2"),
-        ("JAX_PROCESS_ID=1 JAX_NUM_PROCESSES=2", "JAX_COORDINATOR_ADDRESS is not set. Set it to the host:port of process 0"),
+        (
+            "JAX_PROCESS_ID=1 JAX_NUM_PROCESSES=2",
+            "JAX_COORDINATOR_ADDRESS is not set. Set JAX_COORDINATOR_ADDRESS=HOST:PORT in each process",
+        ),
     ],
 )
 def test_jax_variable_mistakes(variables, message):

@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {path.stem: path.read_text() for path in sorted(DOCS.glob("*.md"))}
 # They explain, and show neither programs nor commands to run with Replicant.
-WITHOUT_PROGRAMS = {"design", "differences", "how_it_works", "performance", "ported", "scope", "security"}
+WITHOUT_PROGRAMS = {"design", "differences", "formats", "how_it_works", "performance", "ported", "reports", "scope", "security"}
 
 tool = runpy.run_path(str(DOCS / "installs.py"))
 

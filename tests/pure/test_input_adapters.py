@@ -295,6 +295,66 @@ def test_a_grain_data_loader(grain, run_workers):
         next(iterator)
 
 
+def sharded_loader(grain, num_records, count, index=0, *, drop_remainder=False, worker_count=0, size=4, epochs=1):
+    options = grain.ShardOptions(shard_index=index, shard_count=count, drop_remainder=drop_remainder)
+    return grain.DataLoader(
+        data_source=np.arange(num_records),
+        sampler=grain.IndexSampler(num_records, shard_options=options, num_epochs=epochs),
+        operations=[grain.Batch(size)],
+        worker_count=worker_count,
+    )
+
+
+def test_records_that_a_grain_sampler_loses(grain):
+    """Grain reads as many records of each shard as of the smallest: the fourth of the first shard of ten in three is lost."""
+    loader = sharded_loader(grain, 10, 3)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2]]
+    with pytest.warns(UserWarning, match=r"never reads 1 of the records of its shard \(shard 0 of 3\): of a number"):
+        as_dataset(loader)
+    as_dataset(sharded_loader(grain, 10, 3, index=1))  # has three records
+    as_dataset(sharded_loader(grain, 10, 3, drop_remainder=True))  # Grain says itself what it drops
+    as_dataset(sharded_loader(grain, 9, 3))
+
+
+@pytest.mark.parametrize("kind", ["map", "iter"])
+def test_shards_of_grain_that_draw_the_same_numbers(grain, kind):
+
+    def drawn(dataset):
+        dataset = dataset.random_map(lambda x, rng: float(rng.random()))
+        return dataset if kind == "map" else dataset.to_iter_dataset()
+
+    everything = grain.MapDataset.range(12).seed(1)
+    assert list(drawn(everything[0::3])) == list(drawn(everything[1::3]))
+    with pytest.warns(UserWarning, match=r"behind a slice with the step 3.*the n-th records of all 3 slices get the same numbers"):
+        as_dataset(drawn(everything[1::3]).batch(2))
+    before = everything.random_map(lambda x, rng: float(rng.random()))[1::3]
+    as_dataset((before if kind == "map" else before.to_iter_dataset()).batch(2))
+    as_dataset(drawn(everything[:6]).batch(2))
+
+
+def test_a_shard_of_grain_is_not_cut_again(grain):
+    with pytest.raises(DatasetError, match="A Grain DataLoader cannot be shared among 2 workers"):
+        DistributedDataset(sharded_loader(grain, 8, 2), Topology(2, 0, 1), cut)
+
+
+@pytest.mark.parametrize(("drop_remainder", "there", "alone"), [(False, 4, 3), (True, 0, 1)])
+def test_batches_that_depend_on_the_processes_of_grain(grain, drop_remainder, there, alone):
+    """Nobody starts the processes here: what they would make is told before."""
+
+    def make(worker_count, num_records):
+        return grain.DataLoader(
+            data_source=np.arange(num_records),
+            sampler=grain.IndexSampler(num_records, shard_options=grain.NoSharding(), num_epochs=1),
+            operations=[grain.Batch(4, drop_remainder=drop_remainder)],
+            worker_count=worker_count,
+        )
+
+    num_records = 6 if drop_remainder else 10
+    assert sum(1 for _ in make(0, num_records)) == alone
+    with pytest.warns(UserWarning, match=rf"makes {there} batches with worker_count=2, and {alone} without processes"):
+        as_dataset(make(2, num_records))
+
+
 # torch
 
 

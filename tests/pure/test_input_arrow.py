@@ -245,3 +245,59 @@ def test_tables_with_lists_are_compared_between_workers(run_workers, what):
     assert run_workers(2, lambda *arguments: said(*arguments, ([[1.0], [2.0, 3.0]], ["a", "b"]))) == [None, None]
     for error in run_workers(2, lambda *arguments: said(*arguments, OTHERS[what])):
         assert "the values of ArrowDataset(2 rows) on worker 1 differ from those on worker 0" in error
+
+
+RUNS = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 7], pa.int32()), pa.array([5, 6, 7]))
+VIEWS = pa.ListViewArray.from_arrays(pa.array([6, 0, 2, 2, 1, 0, 5]), pa.array([2, 3, 0, 1, 4, 1, 1]), pa.array(range(8)))
+VIEWED = [[6, 7], [0, 1, 2], [], [2], [1, 2, 3, 4], [0], [5]]
+LAYOUTS = {
+    "runs": (RUNS, [5, 5, 6, 7, 7, 7, 7], np.int64),
+    "runs of texts": (
+        pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 7], pa.int16()), pa.array(["a", "", "ä"], pa.string_view())),
+        ["a", "a", "", "ä", "ä", "ä", "ä"],
+        object,
+    ),
+    "runs of a dictionary": (
+        pa.RunEndEncodedArray.from_arrays(pa.array([4, 7], pa.int64()), pa.array(["a", "b"]).dictionary_encode()),
+        ["a", "a", "a", "a", "b", "b", "b"],
+        object,
+    ),
+    "views of lists": (VIEWS, VIEWED, np.int64),
+    "large views of lists": (
+        pa.LargeListViewArray.from_arrays(VIEWS.offsets.cast(pa.int64()), VIEWS.sizes.cast(pa.int64()), VIEWS.values),
+        VIEWED,
+        np.int64,
+    ),
+    "views of lists of runs": (
+        pa.ListViewArray.from_arrays(
+            VIEWS.offsets, VIEWS.sizes, pa.RunEndEncodedArray.from_arrays(pa.array([3, 8], pa.int32()), pa.array([0, 1]))
+        ),
+        [[int(each > 2) for each in row] for row in VIEWED],
+        np.int64,
+    ),
+    "views of lists of texts": (
+        pa.ListViewArray.from_arrays(VIEWS.offsets, VIEWS.sizes, pa.array([*"abcdefgh"], pa.string_view())),
+        [["abcdefgh"[each] for each in row] for row in VIEWED],
+        object,
+    ),
+    "a dictionary of texts in views": (
+        pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 0, 1, 1, 0], pa.int8()), pa.array(["a", "b"], pa.string_view())),
+        ["a", "a", "b", "a", "b", "b", "a"],
+        object,
+    ),
+    "booleans of 8 bits": (
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1, 1, 0, 2, -1, 0], pa.int8())),
+        [False, True, True, False, True, True, False],
+        np.bool_,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_in_which_values_do_not_lie_one_after_the_other(tmp_path, name):
+    array, expected, dtype = LAYOUTS[name]
+    path = write(tmp_path / "file", pa.table({"x": array}))
+    for source in (path, pa.table({"x": array}), pa.table({"x": pa.chunked_array([array[:4], array[4:]])})):
+        assert [np.asarray(element["x"]).tolist() for element in ArrowDataset(source)] == expected
+    assert ArrowDataset(path).element_spec["x"].dtype == dtype
+    assert [np.asarray(each["x"]).tolist() for each in ArrowDataset(pa.table({"x": array[2:6]}))] == expected[2:6]

@@ -71,6 +71,22 @@ def test_records_across_pieces_of_a_file(file, monkeypatch):
     assert positions_hold(dataset) == rows
 
 
+BOM = "\ufeff"
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("piece", [4, 1 << 18])
+def test_a_byte_order_mark_belongs_to_no_record(file, monkeypatch, quote, piece):
+    monkeypatch.setattr(_stream, "PIECE", piece)
+    text = f"{quote}a,\nb{quote},c\n" if quote else "a,c\n"
+    marked = [file(f"{BOM}{text}1,2\n"), file(f"{BOM}3,4")]
+    assert positions_hold(CsvDataset(marked[0], ["int32", "int32"], header=True)) == [(1, 2)]
+    assert positions_hold(CsvDataset(marked[1], ["int32", "int32"])) == [(3, 4)]
+    assert positions_hold(CsvDataset([file(BOM), file(f"1,2\n{BOM}x,4\n")], [str, "int32"])) == [("1", 2), (f"{BOM}x", 4)]
+    batch = next(iter(make_csv_dataset(marked[0], 1, shuffle=False)))
+    assert batch == {"a,\nb" if quote else "a": [1], "c": [2]}
+
+
 def test_compressed_files_and_files_of_a_dataset(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"1,2\n3,4\n"))

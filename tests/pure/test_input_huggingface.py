@@ -400,3 +400,14 @@ def test_fit_takes_pairs_of_its_columns():
         model.fit(made, verbose=0)
     pairs = Dataset.from_huggingface(made).padded_batch(4).map(lambda row: (row["x"], row["y"]))
     assert len(model.fit(pairs, epochs=2, verbose=0).history["loss"]) == 2
+
+
+def test_json_is_its_text_in_tables_and_streams():
+    features = datasets.Features({"x": datasets.Json(), "list": datasets.List(datasets.Json()), "more": {"y": datasets.Json()}})
+    rows = {"x": [{"a": 1}, [1, None]], "list": [[{"b": 2}], ["c", 3]], "more": [{"y": 1}, {"y": "z"}]}
+    made = datasets.Dataset.from_dict(rows, features=features)
+    for each in (made, made.to_iterable_dataset()):
+        found = list(Dataset.from_huggingface(each))
+        assert [json.loads(row["x"]) for row in found] == rows["x"]
+        assert [[json.loads(item) for item in row["list"]] for row in found] == rows["list"]
+        assert [json.loads(row["more"]["y"]) for row in found] == [1, "z"]

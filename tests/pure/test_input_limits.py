@@ -101,6 +101,9 @@ def test_a_sample_of_a_tar_may_have_so_many_bytes_and_no_more(tmp_path):
         lambda most: rd.TarDataset("a", max_record_bytes=most),
         lambda most: rd.Dataset.load("a", max_record_bytes=most),
         lambda most: rd.MDSDataset("a", max_shard_bytes=most),
+        lambda most: rd.ArrayRecordDataset("a", max_record_bytes=most),
+        lambda most: rd.NumpyDataset("a", max_record_bytes=most),
+        lambda most: rd.MegatronDataset("a", max_record_bytes=most),
     ],
 )
 def test_a_limit_is_a_number_of_bytes(make):
@@ -401,7 +404,7 @@ def test_a_saved_dataset_without_its_last_record(tmp_path):
 
 
 def test_pipes_in_place_of_files_are_errors(tmp_path):
-    for name in ("a", "snapshot.json", "index.json"):
+    for name in ("a", "a.idx", "snapshot.json", "index.json"):
         os.mkfifo(tmp_path / name)
     path = tmp_path / "a"
     reads = [
@@ -413,6 +416,13 @@ def test_pipes_in_place_of_files_are_errors(tmp_path):
         lambda: list(rd.ParquetDataset(path)),
         lambda: list(rd.ArrowDataset(path)),
         lambda: rd.MDSDataset(tmp_path),
+        lambda: rd.LitDataDataset(tmp_path),
+        lambda: list(rd.ArrayRecordDataset(path)),
+        lambda: list(rd.ArrayRecordDataset(path).global_shuffle(seed=0)),
+        lambda: list(rd.NumpyDataset(path)),
+        lambda: list(rd.NumpyDataset(path).global_shuffle(seed=0)),
+        lambda: list(rd.TokenDataset(path, 2, dtype="uint16")),
+        lambda: list(rd.MegatronDataset(tmp_path / "a.idx")),
         lambda: rd.Dataset.load(tmp_path),
         lambda: list(rd.Dataset.range(3).cache(path)),
     ]

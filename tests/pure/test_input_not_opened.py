@@ -9,6 +9,7 @@ import re
 import tarfile
 import zlib
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from replicant.data import (
     FixedLengthRecordDataset,
     JsonLinesDataset,
     MDSDataset,
+    NumpyDataset,
     ParquetDataset,
     TarDataset,
     TextLineDataset,
@@ -49,6 +51,12 @@ def records_bytes(folder):
     return (folder / "records").read_bytes()
 
 
+def numpy_bytes(rows):
+    file = io.BytesIO()
+    np.save(file, np.array(rows, np.int32))
+    return file.getvalue()
+
+
 def parquet_bytes():
     file = io.BytesIO()
     pq.write_table(pa.table({"x": [1, 2]}), file)
@@ -72,6 +80,7 @@ READERS = {  # how two elements are read, and the bytes of a file that has them
         lambda names, kind=None: make_csv_dataset(names, 1, num_epochs=1, compression_type=kind),
         lambda _: b"x\n1\n2\n",
     ),
+    "numpy": (NumpyDataset, lambda _: numpy_bytes([1, 2])),
     "parquet": (ParquetDataset, lambda _: parquet_bytes()),
     "records": (TFRecordDataset, records_bytes),
     "tar": (TarDataset, lambda _: tar_bytes()),
@@ -114,7 +123,7 @@ KINDS = {
     "bzip2": (bz2.compress, "bunzip2"),
     "xz": (lzma.compress, "unxz"),
 }
-TAKEN = {"arrow": (), "parquet": (), "json": ("GZIP", "ZLIB", "ZSTD")}
+TAKEN = {"arrow": (), "numpy": (), "parquet": (), "json": ("GZIP", "ZLIB", "ZSTD")}
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if name != "fixed"])  # whose records are any bytes
@@ -139,7 +148,7 @@ def test_json_lines_go_by_endings_in_capitals_too(tmp_path):
     assert [int(each["x"]) for each in JsonLinesDataset(tmp_path / "A.JSONL.GZ")] == [1]
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name not in ("arrow", "parquet", "fixed")])
+@pytest.mark.parametrize("name", [name for name in READERS if name not in ("arrow", "numpy", "parquet", "fixed")])
 @pytest.mark.parametrize("size", [1, 7, 512, 200_000])
 def test_zeros_behind_a_gzip_file_are_padding(tmp_path, name, size):
     read, data = READERS[name]
@@ -183,6 +192,7 @@ def test_what_has_no_elements_is_an_empty_dataset(tmp_path):
         "json": b"",
         "lines": b"",
         "make_csv": b"x\n",
+        "numpy": numpy_bytes([]),
         "parquet": table.getvalue(),
         "records": b"",
         "tar": tar.getvalue(),

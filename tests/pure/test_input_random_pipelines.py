@@ -17,8 +17,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TarDataset, TextLineDataset
+from replicant.data import (
+    ArrayRecordDataset,
+    AutoShardPolicy,
+    Dataset,
+    DistributedDataset,
+    LitDataDataset,
+    MegatronDataset,
+    NumpyDataset,
+    Options,
+    ParquetDataset,
+    TarDataset,
+    TextLineDataset,
+    TokenDataset,
+)
 from replicant.replicas._topology import Topology
+
+from .test_input_litdata import numbers as litdata
+from .test_input_numbered import array_record, megatron, npy, npz
 
 MANY = 60  # elements that are read of a pipeline, which may be infinite
 
@@ -439,6 +455,24 @@ SOURCES = {
     "shuffled tar": lambda size, folder: (
         TarDataset(sorted(folder.glob(f"{size}-*.tar"))).global_shuffle(seed=2).map(lambda sample: np.int64(int(sample["x"])))
     ),
+    "array_record": lambda size, folder: ArrayRecordDataset(sorted(folder.glob(f"{size}-*.array_record"))).map(np.int64),
+    "shuffled array_record": lambda size, folder: (
+        ArrayRecordDataset(sorted(folder.glob(f"{size}-*.array_record"))).global_shuffle(seed=5).map(np.int64)
+    ),
+    "litdata": lambda size, folder: LitDataDataset(folder / f"{size}-litdata").map(lambda row: row["n"]),
+    "shuffled litdata": lambda size, folder: (
+        LitDataDataset(folder / f"{size}-litdata").global_shuffle(seed=6).map(lambda row: row["n"])
+    ),
+    "npy": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npy"))).map(np.int64),
+    "shuffled npy": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npy"))).global_shuffle(seed=3).map(np.int64),
+    "npz": lambda size, folder: NumpyDataset(sorted(folder.glob(f"{size}-*.npz")), columns=["x"]).map(lambda row: row["x"]),
+    "tokens": lambda size, folder: TokenDataset(sorted(folder.glob(f"{size}-*.tokens")), 2, stride=1, dtype="uint16").map(
+        lambda ids: np.int64(ids[0])
+    ),
+    "megatron": lambda size, folder: MegatronDataset(sorted(folder.glob(f"{size}-*.idx"))).map(lambda ids: np.int64(ids[-1])),
+    "shuffled megatron": lambda size, folder: (
+        MegatronDataset(sorted(folder.glob(f"{size}-*.idx"))).global_shuffle(seed=4).map(lambda ids: np.int64(ids[-1]))
+    ),
     "mixture": lambda size, folder: Dataset.sample_from_datasets(
         [Dataset.range(size // 2), SOURCES["text"](size, folder)], weights=[(0, [1.0, 0.0]), (3, [0.3, 0.7])], seed=1
     ),
@@ -447,9 +481,10 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """For each size, three files of text, of Parquet and of tar with the numbers below it, one of which may be empty."""
+    """For each size, three files of each format with the numbers below it, one of which may be empty."""
     folder = tmp_path_factory.mktemp("numbers")
     for size in range(14):
+        litdata(folder / f"{size}-litdata", *map(len, np.array_split(np.arange(size), 3)))
         for number, part in enumerate(np.array_split(np.arange(size), 3)):
             (folder / f"{size}-{number}.txt").write_text("".join(f"{x}\n" for x in part))
             pq.write_table(pa.table({"x": part}), folder / f"{size}-{number}.parquet", row_group_size=2)
@@ -458,6 +493,12 @@ def folder(tmp_path_factory):
                     member = tarfile.TarInfo(f"{x}.x")
                     member.size = len(str(x))
                     tar.addfile(member, io.BytesIO(str(x).encode()))
+            begin = sum(len(each) for each in np.array_split(np.arange(size), 3)[:number])
+            array_record(folder / f"{size}-{number}.array_record", begin, begin + len(part))
+            npy(folder / f"{size}-{number}.npy", begin, begin + len(part))
+            npz(folder / f"{size}-{number}.npz", begin, begin + len(part))
+            np.append(part, 99).astype("<u2").tofile(folder / f"{size}-{number}.tokens")
+            megatron(folder / f"{size}-{number}", [[7] * (x % 3) + [x] for x in part])
     return folder
 
 

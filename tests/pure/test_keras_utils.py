@@ -5,14 +5,16 @@ import io
 import json
 import os
 import re
+import struct
 import sys
 import wave
+import zlib
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 import replicant
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options
@@ -358,6 +360,71 @@ def test_a_damaged_picture_is_named_and_can_be_left_out(plant, name):
     assert batch[:, 0, 0, 0].tolist() == [7, 9]
 
 
+def pixels_of(plant, image, mode, form="PNG", **settings):
+    """The pixels in a picture of one colour, which Pillow writes."""
+    with io.BytesIO() as file:
+        image.save(file, form, **settings)
+        folder = plant({"a/1.png": file.getvalue()})
+    (pixels,) = image_dataset_from_directory(
+        folder, None, color_mode=mode, image_size=(1, 1), interpolation="nearest", verbose=False
+    )
+    return pixels[0, 0, 0].tolist()
+
+
+# What TensorFlow 2.21 decodes of these.
+@pytest.mark.parametrize(
+    ("colour", "gamma", "grey"),
+    [
+        ((2, 108, 79), None, 73),
+        ((158, 104, 15), None, 109),
+        ((104, 60, 6), None, 66),
+        ((255, 255, 255), None, 255),
+        ((255, 0, 0), 0.45455, 147),
+        ((10, 20, 200), 0.45455, 76),
+        ((9, 9, 9), 0.45455, 9),
+        ((255, 0, 0), 0.98, 76),
+    ],
+)
+def test_grey_of_the_colours_of_a_png_picture_is_that_of_libpng(plant, colour, gamma, grey):
+    chunks = PngImagePlugin.PngInfo()
+    if gamma is not None:
+        chunks.add(b"gAMA", int(gamma * 100_000).to_bytes(4, "big"))
+    assert pixels_of(plant, Image.new("RGB", (1, 1), colour), "grayscale", pnginfo=chunks) == [grey]
+
+
+def test_inks_are_multiplied(plant):
+    inks = Image.new("CMYK", (8, 8), (23, 9, 9, 19))
+    assert pixels_of(plant, inks, "rgb", "JPEG", quality=100) == [214, 227, 227]
+    assert pixels_of(plant, inks, "rgba", "JPEG", quality=100) == [214, 227, 227, 255]
+
+
+def deep(kind, *values, gamma=None):
+    """A PNG picture of one pixel with 16 bits in each channel."""
+    data = zlib.compress(b"\0" + b"".join(value.to_bytes(2, "big") for value in values))
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 16, kind, 0, 0, 0)), (b"IDAT", data), (b"IEND", b"")]
+    if gamma is not None:
+        chunks.insert(1, (b"gAMA", struct.pack(">I", gamma)))
+    made = [struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+
+
+def test_the_grey_of_colours_of_16_bits(plant):
+    def read(data, mode):
+        folder = plant({"a/1.png": data})
+        made = image_dataset_from_directory(
+            folder, None, color_mode=mode, image_size=(1, 1), interpolation="nearest", verbose=False
+        )
+        return next(iter(made))[0, 0, 0].tolist()
+
+    assert read(deep(2, 0x0A10, 0x14FF, 0x1E80), "rgb") == [0x0A, 0x14, 0x1E]
+    assert read(deep(4, 0x14FF, 0x8000), "grayscale") == [0x14]
+    assert read(deep(0, 0x14FF), "grayscale") == [0x14]
+    assert read(deep(2, 0x0A10, 0x14FF, 0x1E80), "grayscale") == [18]
+    assert read(deep(4, 0x14FF, 0x8000, gamma=45455), "grayscale") == [0x14]
+    with pytest.raises(DatasetError, match="it has a gamma, and colours of 16 bits, of which Pillow gives 8: too few for grey"):
+        read(deep(2, 0x0A10, 0x14FF, 0x1E80, gamma=45455), "grayscale")
+
+
 def test_a_picture_too_thin_to_be_padded_is_named(plant):
     folder = plant({"a/1.png": picture(1, size=(40, 1))})
     with pytest.raises(DatasetError, match=r"a/1.png': a picture of 1 x 40 is too thin to be padded to 2 x 2"):
@@ -370,6 +437,22 @@ def test_without_pillow(pets, monkeypatch):
         small(pets)
 
 
+GUID = bytes.fromhex("000000001000800000aa00389b71")
+
+
+def extensible(data, kind, rest=GUID):
+    """A sound whose format is written as ffmpeg does it for many channels: by a GUID."""
+    head = b"\xfe\xff" + data[22:36] + struct.pack("<HHI", 22, 16, 4) + struct.pack("<H", kind) + rest
+    return data[:16] + struct.pack("<I", len(head)) + head + data[36:]
+
+
+def test_a_sound_whose_format_is_a_guid(plant):
+    plain = sound(np.array([[0.5, -0.25], [0.0, 1.0]]))
+    folder = plant({"a/1.wav": plain, "a/2.wav": extensible(plain, 1)})
+    ((sounds, _),) = audio_dataset_from_directory(folder, shuffle=False, verbose=False)
+    assert sounds[0].tolist() == sounds[1].tolist() == [[16383 / 32768, -8191 / 32768], [0.0, 32767 / 32768]]
+
+
 NOT_WAV = {
     "empty": (b"", "it is damaged, or not a WAV file"),
     "text": (b"hello, this is no sound at all", "it is damaged, or not a WAV file"),
@@ -378,6 +461,8 @@ NOT_WAV = {
         sound(np.zeros((9, 1))).replace(b"\x02\x00\x10\x00data", b"\x01\x00\x08\x00data"),
         "it has 8 bits per sample in format 1",
     ),
+    "floats, extensible": (extensible(sound(np.zeros((9, 1))), 3), "it has 16 bits per sample in format 3"),
+    "another GUID": (extensible(sound(np.zeros((9, 1))), 1, bytes(14)), "it has 16 bits per sample in format 65534"),
     "no channels": (sound(np.zeros((9, 1))).replace(b"\x01\x00\x01\x00", b"\x01\x00\x00\x00"), "it has 0 channels"),
 }
 

@@ -86,6 +86,24 @@ def test_orbax(tmp_path):
         open_weights("path", tmp_path / "a")
 
 
+def test_names_that_orbax_does_not_tell_apart(tmp_path):
+    """Orbax keeps the arrays of {"a": {"b": ...}, "a.b": ...} as one, and returns it twice."""
+    orbax = pytest.importorskip("orbax.checkpoint")
+    one, two = np.full(2, 1.0, np.float32), np.full(2, 2.0, np.float32)
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "dots", {"a": {"b": one}, "a.b": two, "c": two})
+        checkpointer.save(tmp_path / "slashes", {"a": {"b": one}, "a/b": two})
+    with open_weights("path", tmp_path / "dots") as file:
+        np.testing.assert_array_equal(file.read("c"), two)
+        for name in ("a/b", "a.b"):
+            with pytest.raises(
+                CheckpointError, match=r"'a/b' and 'a\.b' are one array there: Orbax keeps both under the same name"
+            ):
+                file.read(name)
+    with pytest.raises(CheckpointError, match="has two arrays of the name 'a/b' if keys are joined by slashes"):
+        open_weights("path", tmp_path / "slashes")
+
+
 def test_packages_that_are_missing(tmp_path, monkeypatch):
     write_safetensors(tmp_path / "a.safetensors", {"x": np.ones(1)})
     (tmp_path / "orbax").mkdir()

@@ -179,6 +179,7 @@ class CheckpointManager:
             self._lock.acquire()
         number, now = chiefs("checkpoint number", lambda: [self._next_number(), time.time()])
         number = int(checkpoint_number) if checkpoint_number is not None else number
+        self._warn_of_higher(number)
         stay, preserved, gone = self._sorted_out(Saved(number, now, judged, self._best_metric, self._mode))
         last_preserved = preserved[-1].saved_at if preserved else self._last_preserved
         extra = {"saved_at": now, "metric": judged, "last_preserved": last_preserved}
@@ -192,6 +193,17 @@ class CheckpointManager:
         self._checkpoint._save_counter = number  # noqa: SLF001 - whose numbers are given here
         self._last_step = step
         return path
+
+    def _warn_of_higher(self, number: int) -> None:
+        """Warn of a number below the highest, which a restart takes for the newest."""
+        highest = max((each.number for each in self._saved), default=number)
+        if highest > number and is_chief():
+            warnings.warn(
+                f"save: the number {number} is lower than {highest}, that of a checkpoint in {self._prefix.parent}. After a "
+                f"restart, the highest number counts as the newest, so training would go on from {highest}. If that run was given "
+                f"up, delete its checkpoints, or save under numbers above {highest}.",
+                stacklevel=4,
+            )
 
     def sync(self) -> None:
         """Wait for the background write.

@@ -1,11 +1,14 @@
 """``replicant launch``: runs a training script on several workers."""
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
 
-from ..errors import ArgumentError
+from ..cluster.resolvers._launchers import find_single
+from ..cluster.resolvers._signs import started_several
+from ..errors import ArgumentError, ClusterError
 from ..launch import Job, Settings, Supervisor, describe_job, submit_job
 from ..launch._settings import check_script, parse_elastic
 from ..launch.engines._hosts import read_hosts_file
@@ -58,6 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     Raises:
         ArgumentError: If an option breaks a rule, or does not fit the engine.
+        ClusterError: If another launcher has started this command several times.
         CommandError: With --status, if there is no run log.
         ConfigurationError: If the job cannot be started on this machine.
     """
@@ -70,13 +74,12 @@ def main(arguments: argparse.Namespace) -> int:
         return show(arguments.status)
     if arguments.script is None:
         raise ArgumentError("there is no SCRIPT to run. Write replicant launch [options] SCRIPT [ARGUMENTS ...].")
-    check_engine(arguments.engine)
-    for option in TAKEN_BY:
-        if _is_given(arguments, option):
-            check_taken(option, arguments.engine)
+    _check_options(arguments)
     settings, hosts = _settings(arguments), _hosts(arguments)
     if not arguments.module and arguments.engine not in IN_CONTAINERS:
         check_script(arguments.script)
+    if arguments.engine in ("local", "ray") and arguments.node_rank is None:
+        _check_started_once()
     if arguments.engine == "local":
         if _launch_hosts.is_on_hosts(arguments, hosts):
             return _launch_hosts.run_on_hosts(settings, arguments, hosts)
@@ -109,6 +112,29 @@ def _give(settings: Settings, hosts: tuple[str, ...], arguments: argparse.Namesp
         return submit_job(job)
     sys.stdout.write(describe_job(job))
     return 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Check that the engine takes the options that are given."""
+    check_engine(arguments.engine)
+    for option in TAKEN_BY:
+        if _is_given(arguments, option):
+            check_taken(option, arguments.engine)
+
+
+def _check_started_once() -> None:
+    """Check that this is not one of several copies of the command, each of which would train a model of its own.
+
+    Raises:
+        ClusterError: If a launcher says so, and REPLICANT_SINGLE does not say that it is meant.
+    """
+    sign = started_several(os.environ)
+    if sign is not None and find_single(os.environ) is None:
+        raise ClusterError(
+            f"by {sign}, another launcher has started this command several times, and each would start a job of its own. Let that "
+            "launcher start the program itself, without replicant launch; or start one command on each host, with --nodes and "
+            "--node-rank. If each is to start a job of its own, set REPLICANT_SINGLE=1."
+        )
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

@@ -1,5 +1,8 @@
 """Datasets with the API of tf.data, and their distribution."""
 
+from ..input._array_readers import MegatronDataset as MegatronDataset
+from ..input._array_readers import NumpyDataset as NumpyDataset
+from ..input._array_readers import TokenDataset as TokenDataset
 from ..input._column_readers import ArrowDataset as ArrowDataset
 from ..input._column_readers import ParquetDataset as ParquetDataset
 from ..input._contexts import InputContext as InputContext
@@ -16,7 +19,9 @@ from ..input._options import Options as Options
 from ..input._readers import FixedLengthRecordDataset as FixedLengthRecordDataset
 from ..input._readers import TextLineDataset as TextLineDataset
 from ..input._readers import TFRecordDataset as TFRecordDataset
+from ..input._record_readers import ArrayRecordDataset as ArrayRecordDataset
 from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
+from ..input._record_readers import LitDataDataset as LitDataDataset
 from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
 from ..input._tfds_readers import SkipDecoding as SkipDecoding
@@ -35,6 +40,7 @@ from ..input.graph._structure import TensorSpec as TensorSpec
 
 __all__ = [
     "AUTOTUNE",
+    "ArrayRecordDataset",
     "ArrowDataset",
     "AutoShardPolicy",
     "CsvDataset",
@@ -48,7 +54,10 @@ __all__ = [
     "InputOptions",
     "InputReplicationMode",
     "JsonLinesDataset",
+    "LitDataDataset",
     "MDSDataset",
+    "MegatronDataset",
+    "NumpyDataset",
     "Optional",
     "Options",
     "ParquetDataset",
@@ -58,6 +67,7 @@ __all__ = [
     "TarDataset",
     "TensorSpec",
     "TextLineDataset",
+    "TokenDataset",
     "ValueContext",
     "VarLenFeature",
     "encode_example",

@@ -168,16 +168,16 @@ class Pass:
         if self._failed:
             self._go_back()
         try:
-            block = self.cursor.pull(1)
+            one = self.cursor.pull_one()
         except BaseException:
             self._failed = True
             raise
-        if block is None:
+        if one is None:
             return END
         self._since += 1
         if self._is_new or self._since >= _NOTED_EVERY:  # before the first element, random orders may not be drawn
             self._note()
-        return next(block.elements())
+        return one[0]
 
     def _note(self) -> None:
         try:

@@ -21,8 +21,9 @@ class OwnMethods(Methods):
 
         Without ``window``, every order of all elements is about equally likely, nothing is read ahead and nothing is held. The
         elements must be readable by their numbers, as those of `range` and `from_tensor_slices` are (also of arrays on a disk, as
-        ``np.load(path, mmap_mode="r")`` returns them) and of `TarDataset` and `MDSDataset` if their files are local and not
-        compressed, behind any of `map`, `take`, `skip`, `shard`, `enumerate`, `zip` and `concatenate`. Others have `shuffle`.
+        ``np.load(path, mmap_mode="r")`` returns them), of `NumpyDataset`, `TokenDataset`, `MegatronDataset` and
+        `ArrayRecordDataset`, and of `TarDataset`, `MDSDataset` and `LitDataDataset`, if their files are local and not compressed,
+        behind any of `map`, `take`, `skip`, `shard`, `enumerate`, `zip` and `concatenate`. Others have `shuffle`.
 
         With ``window``, a dataset of files is shuffled in two levels: all row groups (of Parquet and Arrow), or all files (of other
         formats), come in a random order, and ``window`` of them at a time are read and held, and their elements mixed. So each of

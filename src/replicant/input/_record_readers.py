@@ -1,4 +1,4 @@
-"""Datasets of records: `JsonLinesDataset`, `TarDataset` and `MDSDataset`."""
+"""Datasets of records: `ArrayRecordDataset`, `JsonLinesDataset`, `TarDataset`, `LitDataDataset` and `MDSDataset`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,63 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
+from ._arguments import whole
 from ._column_readers import column_names, fill_values, skips
 from ._dataset import Dataset
 from ._readers import reading
 from .files._file_names import FileNames, file_names
 from .files._limits import MAX_RECORD_BYTES, MAX_SHARD_BYTES, checked_limit
 from .files._stream import checked_compression
+from .files.records._array_record import ArrayRecords
+from .files.shards._litdata_folders import litdata_format
 from .files.shards._mds import Mds
 from .files.shards._mds_index import Shard, listed, read_index
 from .files.shards._tar import Tar
 from .files.text._json_lines import JsonLines, check_compression
 from .graph._structure import TensorSpec, flatten
+
+
+class ArrayRecordDataset(Dataset):
+    """The records of ArrayRecord files, as bytes, in their order. `Dataset.global_shuffle` reads them by their numbers.
+
+    The package ``array_record`` reads the files, on this machine only. Write them with its option ``group_size:1`` to shuffle them:
+    otherwise it decompresses a whole group for each record. The position is a file and the number of a record.
+
+    Args:
+        files: A file name, a list of names, or a dataset of names. The files are read in this order.
+        on_error: "raise", or "skip" to leave out files and records that cannot be read, which `DistributedIterator.stats` counts.
+        num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
+        max_record_bytes: The most bytes that a record may have.
+
+    Raises:
+        ArgumentError: If an argument is not allowed.
+        ArgumentTypeError: If something is not a file name.
+        ConfigurationError: During iteration, if the package is not installed (``pip install 'replicant-jax[array-record]'``).
+        DatasetError: During iteration, if a file is missing or damaged, or is at a URL.
+        ElementError: During iteration, if a record cannot be read; the message names the file and the record.
+
+    >>> import pathlib, tempfile
+    >>> from array_record.python.array_record_module import ArrayRecordWriter
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "numbers.array_record"
+    >>> writer = ArrayRecordWriter(str(path), "group_size:1")
+    >>> for i in range(3):
+    ...     _ = writer.write(b"%d" % i)
+    >>> writer.close()
+    >>> list(ArrayRecordDataset(path))
+    [b'0', b'1', b'2']
+    """
+
+    def __init__(
+        self,
+        files: Any,
+        *,
+        on_error: str = "raise",
+        num_parallel_reads: int | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        method = "ArrayRecordDataset"
+        form = ArrayRecords(checked_limit(method, max_record_bytes), skips=skips(method, on_error))
+        super().__init__(reading(form, files, num_parallel_reads))
 
 
 class JsonLinesDataset(Dataset):
@@ -126,6 +172,68 @@ class TarDataset(Dataset):
             max_record_bytes=checked_limit(method, max_record_bytes),
         )
         super().__init__(reading(form, files, num_parallel_reads))
+
+
+class LitDataDataset(Dataset):
+    """The items in folders that ``litdata.optimize`` has written, in the structure that they had, or windows of token ids.
+
+    Whole numbers are int64, others float64, and arrays and tensors keep their dtypes. ``jpeg``, ``image`` and ``file`` are bytes:
+    decode them in `map`, on threads. Lists become tuples. What is pickled is refused. Chunks may be compressed by zstd. The
+    position is a chunk and the number of an item.
+
+    Args:
+        folders: The path or URL of a folder with an index.json, or a list of them. The chunks are read in the order of the index;
+            if it lists none, the folder has no items.
+        columns: The names of the columns to read, if items are dicts; None reads all.
+        block_size: The number of token ids in a window, for chunks of LitData's TokensLoader. As there, a window does not reach
+            into the next chunk, and what is behind the last whole window of a chunk is not read.
+        on_error: "raise", or "skip" to leave out chunks and items that cannot be read, which `DistributedIterator.stats` counts; a
+            chunk that cannot be opened counts as one.
+        num_parallel_reads: The number of chunks that are read at once, as for `TFRecordDataset`.
+        max_chunk_bytes: The most bytes that a chunk may have that is in memory as a whole: one that is compressed, or at a URL.
+
+    Raises:
+        ArgumentError: If an argument is not allowed, or does not fit the folder.
+        ArgumentTypeError: If something is not a path, or not the name of a column.
+        ConfigurationError: During iteration, if a chunk needs zstandard, and it is not installed (``pip install
+            'replicant-jax[zstd]'``).
+        DatasetError: If an index is missing or damaged, says something that is not read, or folders have other items than the
+            first. During iteration, if a chunk is missing or damaged.
+        ElementError: During iteration, if an item is damaged, or does not fit the first one; the message names the chunk and the
+            item.
+
+    >>> import json, pathlib, struct, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> items = [struct.pack("<2Iq", 8, 1, number) + text for number, text in ((7, b"a"), (8, b"b"))]
+    >>> _ = (folder / "0.bin").write_bytes(struct.pack("<4I", 2, 16, 33, 50) + b"".join(items))
+    >>> leaf = {"type": None, "context": None, "children_spec": []}
+    >>> spec = json.dumps([1, {"type": "builtins.dict", "context": '["n", "s"]', "children_spec": [leaf, leaf]}])
+    >>> chunk = {"filename": "0.bin", "chunk_size": 2, "chunk_bytes": 50, "dim": None}
+    >>> config = {"data_format": ["int", "str"], "data_spec": spec, "item_loader": "PyTreeLoader", "compression": None}
+    >>> _ = (folder / "index.json").write_text(json.dumps({"chunks": [chunk], "config": config}))
+    >>> list(LitDataDataset(folder))
+    [{'n': np.int64(7), 's': 'a'}, {'n': np.int64(8), 's': 'b'}]
+    """
+
+    def __init__(
+        self,
+        folders: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        block_size: int | None = None,
+        on_error: str = "raise",
+        num_parallel_reads: int | None = None,
+        max_chunk_bytes: int = MAX_SHARD_BYTES,
+    ) -> None:
+        method = "LitDataDataset"
+        form, files = litdata_format(
+            [*map(os.fsdecode, file_names(method, folders).tables[0])],
+            column_names(method, columns),
+            block_size if block_size is None else whole(method, "block_size", block_size, 1),
+            skips=skips(method, on_error),
+            max_chunk_bytes=checked_limit(method, max_chunk_bytes, "max_chunk_bytes"),
+        )
+        super().__init__(reading(form, Dataset(FileNames(size=len(files), tables=(np.array(files, object),))), num_parallel_reads))
 
 
 class MDSDataset(Dataset):

@@ -18,6 +18,7 @@ import keras
 
 from ..errors import ArgumentError, ArgumentTypeError, ReductionWarning
 from ..input.sharding._rebatch import chunk_sizes
+from ..replicas._context import active_replica_context
 from ..replicas._micro import active_micro_batch
 
 _ASKED = "_replicant_replica_statistics"
@@ -98,6 +99,8 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = 
             ReductionWarning,
             stacklevel=2,
         )
+    if training and layer.trainable and 0 in inputs.shape and active_replica_context() is not None:
+        return _without_rows(original, layer, inputs, mask)
     chunks = _cut.chunks
     if len(chunks) < 2 or not training or not layer.trainable:
         return original(layer, inputs, training=training, mask=mask)
@@ -121,6 +124,13 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = 
     for variable, total in zip(layer.non_trainable_variables, sums, strict=True):
         variable.assign(total / len(sizes))
     return outputs
+
+
+def _without_rows(original: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> Any:
+    """Compute nothing on a replica without rows: the statistics of no rows are NaN, and so would be the sum of all gradients."""
+    for variable in (layer.moving_mean, layer.moving_variance):  # exchanged with those of the replicas that have rows
+        variable.assign(variable.value)
+    return original(layer, inputs, training=False, mask=mask)
 
 
 def _own_sizes(layer: Any, inputs: Any, chunks: tuple[int, ...]) -> list[int]:

@@ -27,6 +27,7 @@ from ._internals import (
     JAXEpochIterator,
     JaxOptimizer,
     JAXTrainer,
+    JaxVariable,
     KerasVariable,
     Loss,
     LossScaleOptimizer,
@@ -48,7 +49,7 @@ from .loops import _batch_ends, _compile, _fit_position, _loop, _step_functions,
 from .losses import _call, _labels, _loss_sums
 from .optimizers import _apply, _flat_update, _minimize, _mistakes, _sliced
 from .saving import _files, _saved_layers
-from .state import _gathered_weights, _loop_state, _owner, _seeds, _tracked, _variables
+from .state import _autocast, _gathered_weights, _loop_state, _loop_values, _owner, _seeds, _tracked, _variables
 from .steps import _remat, _steps_of_model, _symbolic_build
 
 _LOOP = ("self", "x")
@@ -93,7 +94,8 @@ HOOKS = (
     ),
     Hook(Trainer, "compute_loss", ("self", "x", "y", "y_pred", "sample_weight"), (_labels.compute_loss,)),
     # Layers
-    Hook(keras.Layer, "__call__", ("self",), (_owner.call_layer, Slot.RESTORE, _host_inputs.call_layer)),
+    Hook(keras.Layer, "__call__", ("self",), (_owner.call_layer, _autocast.call_layer, Slot.RESTORE, _host_inputs.call_layer)),
+    Hook(keras.Operation, "__call__", ("self",), (_autocast.call_operation,)),
     Hook(keras.Layer, "__delattr__", ("self", "name"), (_tracked.delete,)),
     Hook(Tracker, "track", ("self", "attr"), (_tracked.track,)),
     Hook(Tracker, "untrack", ("self", "value"), (_tracked.untrack,)),
@@ -140,7 +142,7 @@ HOOKS = (
     Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_steps_of_model.take, name="train_step"),)),
     Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_steps_of_model.take, name="test_step"),)),
     Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_steps_of_model.take, name="predict_step"),)),
-    Hook(JAXTrainer, "jax_state_sync", ("self",)),
+    Hook(JAXTrainer, "jax_state_sync", ("self",), (_loop_values.assign_state,)),
     Hook(
         JAXTrainer,
         "_get_jax_state",
@@ -183,6 +185,7 @@ ADDED = (
 # The private names of Keras that Replicant reads, writes or calls, by class.
 PRIVATE: Mapping[type, tuple[str, ...]] = {
     KerasVariable: ("_dtype", "_initialize", "_initializer", "_maybe_autocast", "_shape", "_trainable", "_value"),
+    JaxVariable: ("_direct_assign",),
     BaseOptimizer: (
         "_accumulated_gradients",
         "_apply_weight_decay",

@@ -38,6 +38,8 @@ try:
     from keras.src.backend.common.masking import get_keras_mask as mask_of
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.backend.common.variables import get_autocast_scope
+    from keras.src.backend.jax.core import JaxVariable
     from keras.src.backend.jax.optimizer import JaxOptimizer
     from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
     from keras.src.losses import loss as loss_module
@@ -79,6 +81,7 @@ __all__ = [
     "JAXEpochIterator",
     "JAXTrainer",
     "JaxOptimizer",
+    "JaxVariable",
     "KerasSaveable",
     "KerasVariable",
     "Loss",
@@ -97,6 +100,7 @@ __all__ = [
     "class_weight_to_sample_weights",
     "convert_to_sliceable",
     "data_adapters",
+    "get_autocast_scope",
     "get_stateless_scope",
     "global_state",
     "in_safe_mode",
@@ -110,6 +114,7 @@ __all__ = [
     "saving_lib",
     "seed_generator",
     "warn_if_newer",
+    "without_autocast",
 ]
 
 
@@ -143,3 +148,17 @@ class outside_stateless_scope:  # noqa: N801  (a context manager, used like a fu
 
     def __exit__(self, *exc_info: object) -> None:
         global_state.set_global_attribute("stateless_scope", self._scope)
+
+
+class without_autocast:  # noqa: N801  (a context manager, used like a function)
+    """Let variables be cast by the policies of the layers that are called, and not by that of the one that is running."""
+
+    def __init__(self) -> None:
+        self._scope: Any = None
+
+    def __enter__(self) -> None:
+        self._scope = get_autocast_scope()
+        global_state.set_global_attribute("autocast_scope", None)
+
+    def __exit__(self, *exc_info: object) -> None:
+        global_state.set_global_attribute("autocast_scope", self._scope)

@@ -14,10 +14,11 @@ import jax.extend.core as jex
 import numpy as np
 from jax.core import Tracer
 
+from ..errors import RaggedStepError
 from ..tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ..tracing.jaxprs._fingerprint import Reader
-from ..tracing.jaxprs._marks import exchange_p, gradient_p, own_p, scan_counts, sync_p
-from ..tracing.replicas._varying import Varying, body_of_call
+from ..tracing.jaxprs._marks import exchange_p, gradient_p, has_exchanges, own_p, scan_counts, sync_p
+from ..tracing.replicas._varying import Reached, Varying, body_of_call
 
 _OWN = "own"  # stands for an operand that differs, where the result does not depend on it
 
@@ -36,11 +37,13 @@ class Numbering:
         self._reader = Reader()
         self._shared = set.intersection(*[{id(value) for value in program.consts} for program in programs])
         self._exchanges = 0  # so far, in one trace
+        self._conditions: list[Any] = []  # of branches and loops with exchanges, in the first trace
+        self._met = 0  # of these, so far
         self._depth = 0  # of loops in loops
 
     def results(self, program: ClosedJaxpr, varying: Sequence[bool]) -> list[int]:
         """The numbers of the results of one replica's trace; `varying` says which of its inputs differ between the replicas."""
-        self._exchanges = 0
+        self._exchanges = self._met = 0
         inputs = [self.fresh() if differs else self.input(i) for i, differs in enumerate(varying)]
         return self._walk(program.jaxpr, program.consts, inputs)
 
@@ -90,10 +93,32 @@ class Numbering:
         if body is not None:
             closed = body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
             return self._walk(closed.jaxpr, closed.consts, inputs)
+        if eqn.primitive.name in ("cond", "while") and has_exchanges([eqn]):
+            self._check_condition(eqn, inputs, varying)
         if all(map(varying, eqn.outvars)):
             return [self.fresh() for _ in eqn.outvars]
         keys = self._keys(eqn, inputs, varying)
         return [self.fresh() if varying(v) else self._number(key) for v, key in zip(eqn.outvars, keys, strict=True)]
+
+    def _check_condition(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying) -> None:
+        """Refuse exchanges where replicas may go different ways.
+
+        Raises:
+            RaggedStepError: If it is not known that all replicas compute the condition from the same things in the same way.
+        """
+        start, condition = self._exchanges, inputs[0]
+        if eqn.primitive.name == "while":
+            condition = self._number(self._while(eqn, inputs, varying, tests_only=True))
+        self._exchanges, self._met = start, self._met + 1
+        if self._met > len(self._conditions):
+            self._conditions.append(condition)
+        if self._conditions[self._met - 1] != condition:
+            raise RaggedStepError(
+                "The replicas have different numbers of rows in this step, and an exchange is inside a branch or loop "
+                f"({eqn.primitive.name}) whose condition they do not compute in the same way, such as from their numbers of rows. "
+                "Those that enter it would wait for the others forever. Compute the condition from variables or from reduced "
+                "values, or move the exchange outside."
+            )
 
     def _keys(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying) -> list[Any]:
         """What identifies each result of an equation."""
@@ -117,7 +142,7 @@ class Numbering:
         loop = "scan", eqn.params["length"], eqn.params["reverse"]
         return [(*loop, i, result, _system(start, made, reached[i])) for i, result in enumerate(made)]
 
-    def _while(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying) -> list[Any]:
+    def _while(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying, *, tests_only: bool = False) -> Any:
         test, body, t = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"], eqn.params["cond_nconsts"]
         k = t + eqn.params["body_nconsts"]
         made, reached = self._body(body, inputs[t:k], eqn.outvars, [], varying)
@@ -125,6 +150,8 @@ class Numbering:
         (goes_on,) = self._walk(test.jaxpr, test.consts, [*inputs[:t], *self._carries(eqn.outvars, varying)])
         self._depth -= 1
         asked = set().union(*[reached[i] for i in _reaching(test.jaxpr, t, len(made))[0]])
+        if tests_only:
+            return "while", goes_on, _system(inputs[k:], made, asked)
         return [("while", i, goes_on, _system(inputs[k:], made, reached[i] | asked)) for i in range(len(made))]
 
     def _carries(self, outvars: Sequence[Any], varying: Varying) -> list[int]:
@@ -151,7 +178,7 @@ def _reaching(body: jex.Jaxpr, start: int, count: int) -> list[set[int]]:
     """For each result, which of the `count` inputs from `start` on reach it."""
     found: list[set[int]] = [set() for _ in body.outvars]
     for k in range(count):
-        outputs = Varying(body, [i == start + k for i in range(len(body.invars))]).outputs
+        outputs = Reached(body, [i == start + k for i in range(len(body.invars))]).outputs
         for mine, reaches in zip(found, outputs, strict=True):
             mine.update([k] if reaches else [])
     return found

@@ -11,6 +11,7 @@ an all-reduce is the all-reduce of the incoming gradients, as in TensorFlow.
 """
 
 import enum
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from ._copies import VariableAggregation
 from ._model_axis import MODEL, ModelCut, spec_of
 
 AXIS = "replica"  # the name of the mesh axis of all replicas
+ALL, SMALL = sys.maxsize, 8_192  # elements: which arrays are joined before they are summed
 
 
 class ReduceOp(enum.Enum):
@@ -128,41 +130,46 @@ class MeshAxis:
 
     Args:
         num_replicas: The number of replicas.
-        bucket: Whether to send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU).
+        bucket: Leaves of up to so many elements are sent as one flat vector for each dtype, for backends to which each array is an
+            exchange of its own: ALL for gloo, SMALL for the threads of a process, and 0 for those that combine sums by themselves.
         bytes_per_pack: The largest piece of such a vector, in bytes; 0 sends it in one piece.
+        scatter: Whether sums of which each replica needs a slice are made by a reduce-scatter.
         rest: With a model axis, a function that returns the axis along which a variable of some shape is cut over it at rest.
     """
 
     def __init__(
         self,
         num_replicas: int,
-        bucket: bool,
+        bucket: int,
         bytes_per_pack: int = 0,
         rest: Callable[[tuple[int, ...]], int | None] | None = None,
+        scatter: bool = False,
     ):
         self.num_replicas = num_replicas
         self._bucket = bucket
         self._bytes_per_pack = bytes_per_pack
         self._rest = rest
+        self._scatter = scatter
 
     def replica_id(self) -> jax.Array:
         return lax.axis_index(AXIS)
 
     def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        sums = self._bucketed_sum(leaves) if self._bucket and len(leaves) > 1 else list(lax.psum(list(leaves), AXIS))
+        sums = self._sum(leaves)
         return [mean_of(x, self.num_replicas) for x in sums] if op is ReduceOp.MEAN else sums
 
-    def _bucketed_sum(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        sums: list[Any] = [None] * len(leaves)
-        by_dtype: dict[Any, list[int]] = {}
+    def _sum(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        buckets: dict[Any, list[int]] = {}
         for i, leaf in enumerate(leaves):
-            by_dtype.setdefault(leaf.dtype, []).append(i)
-        for indices in by_dtype.values():
-            flat, start = self._flat_sum(_joined([leaves[i].ravel() for i in indices])), 0
-            for i in indices:
-                sums[i] = flat[start : start + leaves[i].size].reshape(leaves[i].shape)
-                start += leaves[i].size
-        return sums
+            buckets.setdefault(leaf.dtype if leaf.size <= self._bucket else i, []).append(i)
+        alone = [i for indices in buckets.values() if len(indices) == 1 for i in indices]
+        sums = dict(zip(alone, lax.psum([leaves[i] for i in alone], AXIS), strict=True))
+        for indices in buckets.values():
+            if len(indices) > 1:
+                parts = [leaves[i] for i in indices]
+                flat = self._flat_sum(_joined([part.ravel() for part in parts]))
+                sums.update(zip(indices, _cut_like(parts, flat), strict=True))
+        return [sums[i] for i in range(len(leaves))]
 
     def _flat_sum(self, flat: jax.Array) -> jax.Array:
         size = self._bytes_per_pack // flat.dtype.itemsize
@@ -177,14 +184,14 @@ class MeshAxis:
     def sums_of_slices(self, leaves: Sequence[jax.Array], axes: Sequence[int]) -> list[jax.Array]:
         """Sum each leaf over the replicas, and return this replica's slice of each sum along its axis."""
         if self._rest is not None:
-            options = {"num_replicas": self.num_replicas, "scatter": not self._bucket}
+            options = {"num_replicas": self.num_replicas, "scatter": self._scatter}
             rests = [self._rest(x.shape) for x in leaves]
             return [sum_p.bind(x, axis=k, rest=rest, **options) for x, k, rest in zip(leaves, axes, rests, strict=True)]
-        if not self._bucket:
+        if self._scatter:
             return [lax.psum_scatter(x, AXIS, scatter_dimension=k, tiled=True) for x, k in zip(leaves, axes, strict=True)]
         # After a reduce-scatter, every later sum over gloo is up to 50 times slower. So sum, then slice.
         me, n = self.replica_id(), self.num_replicas
-        sums = self._bucketed_sum(leaves)
+        sums = self._sum(leaves)
         sizes = [x.shape[k] // n for x, k in zip(leaves, axes, strict=True)]
         return [lax.dynamic_slice_in_dim(x, me * size, size, k) for x, k, size in zip(sums, axes, sizes, strict=True)]
 
@@ -204,12 +211,24 @@ class MeshAxis:
 
 
 def _joined(vectors: Sequence[jax.Array]) -> jax.Array:
-    """Join vectors, seven times faster than ``jnp.concatenate``, for which XLA on CPU looks up the vector of each number."""
-    joined, start = jnp.zeros(sum(vector.size for vector in vectors), vectors[0].dtype), 0
-    for vector in vectors:
-        joined = lax.dynamic_update_slice(joined, vector, (start,))
-        start += vector.size
-    return joined
+    """Join vectors. XLA on CPU would look up the vector of each number if it computed the vectors in the same loop."""
+    return lax.concatenate(lax.optimization_barrier(list(vectors)), 0)
+
+
+def _cut_like(leaves: Sequence[jax.Array], flat: jax.Array) -> list[jax.Array]:
+    """Cut a vector into arrays of the shapes of `leaves`.
+
+    Small ones are cut before anything is computed with them. With a cut of its own in each, XLA would compile every update of a
+    variable by itself, and take twice as long; so it compiles those of one shape once.
+    """
+    parts, start = list[jax.Array](), 0
+    for leaf in leaves:
+        parts.append(flat[start : start + leaf.size].reshape(leaf.shape))
+        start += leaf.size
+    small = [i for i, part in enumerate(parts) if part.size <= SMALL]
+    for i, part in zip(small, lax.optimization_barrier([parts[i] for i in small]), strict=True):
+        parts[i] = part
+    return parts
 
 
 # sum_p sums an array over the replicas, each of several devices, and gives a replica its slice along `axis`, which is cut along

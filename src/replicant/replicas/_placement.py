@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from ..cluster.exchange._world import World
 from ..runtime import _in_flight
-from ._collectives import AXIS
+from ._collectives import ALL, AXIS, SMALL, MeshAxis
 from ._model_axis import MODEL, Cuts, Layouts, ModelCut, check_divides, cuts_at_rest, spec_of
 from ._planning import Planning
 
@@ -107,6 +107,12 @@ class Placement:
     def deadlocks(self) -> bool:
         """Whether programs wait for each other on threads of one pool, where too many at once block each other."""
         return self.on_cpu and not self.on_one_device
+
+    def mesh_axis(self) -> MeshAxis:
+        """Return the group of equal replicas, each on devices of its own."""
+        rest = self.model_axis_at_rest if self.has_model_axis else None
+        bucket = 0 if not self.deadlocks else SMALL if self.world is None else ALL
+        return MeshAxis(self.num_replicas, bucket, self.bytes_per_pack, rest, scatter=not self.deadlocks)
 
     @cached_property
     def mesh(self) -> Mesh:

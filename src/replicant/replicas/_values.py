@@ -113,7 +113,9 @@ class Mirrored(DistributedValues, ArrayLike):
     """A value that is the same on all replicas.
 
     Outside ``run``, it computes, converts and prints as the common value, ``mirrored.value``, does. So code that uses what ``run``
-    returns does not depend on the number of devices. Like ``jax.Array``, it cannot be hashed, and ``==`` compares the elements.
+    returns does not depend on the number of devices. Like ``jax.Array``, it cannot be hashed, and ``==`` compares the elements. To
+    JAX it is a node with an array in it: ``strategy.experimental_local_results(tree)[0]`` is a tree of arrays, which can be
+    combined with other trees.
 
     Args:
         value: The common value: an array, usually replicated over the replicas' devices.

@@ -8,6 +8,7 @@ import jax
 from ..cluster.exchange._world import World
 from ..cluster.jax import _bootstrap
 from ..cluster.resolvers._detect import detect
+from ..cluster.resolvers._launchers import SINGLE
 from ..cluster.resolvers._membership import Membership
 from ..cluster.resolvers._resolver import ClusterResolver
 from ..errors import AlreadyStartedError, ArgumentTypeError, ClusterError, DeviceError
@@ -85,11 +86,31 @@ def detected(name: str) -> ClusterResolver:
 
     Raises:
         ClusterError: If it says that this process is the only one, but something else says that it is one of several.
+        AlreadyStartedError: If it says so, but the program has called ``jax.distributed.initialize``.
     """
     found = detect()
     if found.doubt is not None and planning() is None:  # a plan does not train
         raise ClusterError(f"{name}: {found.doubt} `replicant doctor` shows what is found.")
+    if found.num_processes == 1 and found.source != SINGLE and planning() is None:
+        _bootstrap.check_not_connected()
     return found.resolver
+
+
+def check_alone(name: str) -> None:
+    """Check a strategy whose own resolver says that this process is the only one.
+
+    Raises:
+        ClusterError: If anything in the environment says that it is one of several.
+        AlreadyStartedError: If the program has called ``jax.distributed.initialize``.
+    """
+    found = detect()
+    if found.num_processes > 1:
+        raise ClusterError(
+            f"{name}: the TPU's variables describe one host, but {found.source} says that this is process {found.process_id} of "
+            f"{found.num_processes} ({', '.join(found.because)}). Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID in each process. If "
+            "it is to train alone, set REPLICANT_SINGLE=1."
+        )
+    detected(name)
 
 
 def meet(

@@ -10,7 +10,7 @@ from ..replicas._context import planning
 from ..replicas._placement import Placement
 from ._communication import CommunicationOptions
 from ._devices import devices_of, have_threads, resolve_devices
-from ._multi_worker import meet
+from ._multi_worker import check_alone, meet
 from ._strategy import Strategy
 
 
@@ -57,6 +57,8 @@ class TPUStrategy(Strategy):
         self._resolver = tpu_cluster_resolver or TPUClusterResolver()
         membership = self._resolver.membership()
         if membership.num_processes == 1 and planning() is None:
+            if tpu_cluster_resolver is None:
+                check_alone("TPUStrategy")
             _require_tpus()
         super().__init__(meet("TPUStrategy", membership, CommunicationOptions(), platform="tpu"), strict=strict)
 

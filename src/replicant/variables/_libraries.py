@@ -14,10 +14,12 @@ from ..tracing.jaxprs._primitive_names import check
 
 # For each library, the module that connects its variables.
 _PROVIDERS = {"keras": "replicant.keras.state._provider", "flax.nnx": "replicant.nnx._provider"}
+_CONTROL_FLOW = "replicant.variables.control_flow._install"  # which needs variables, and these need this module
 # What a library is told of Replicant's types, once it is in use.
 _GREETINGS = {
     "flax.serialization": "replicant.nnx._serialization",
     "flax.linen.normalization": "replicant.nnx._linen",
+    "haiku": "replicant.nnx._haiku",
 }
 
 
@@ -55,6 +57,7 @@ def _connect_keras() -> None:
 def tracing() -> Iterator[None]:
     """Route the variables of all libraries to the current recorder. This surrounds the outermost trace of a program."""
     check()
+    importlib.import_module(_CONTROL_FLOW).install()
     with ExitStack() as stack:
         for provider in connect_libraries():
             context: AbstractContextManager[Any] = provider.tracing()

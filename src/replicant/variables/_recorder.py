@@ -6,9 +6,10 @@ an input of the trace, and writes are noted and become outputs. A ``Ref`` is one
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
@@ -81,6 +82,37 @@ class Facts:
         self.runs: list[Facts] = []
 
 
+class Outer(NamedTuple):
+    """What a Recorder has around a layer."""
+
+    values: "MutableMapping[Ref, Any]"
+    written: "dict[Ref, None]"
+    trace: Any
+    live_trace: Any
+    contexts: ExitStack
+
+
+class Layer(NamedTuple):
+    """What a function has done that JAX traces by itself.
+
+    Attributes:
+        given: The values that it was given.
+        values: Those, and what it has assigned.
+        written: What it has assigned and what is an output of the program. The others are `Recorder.replace`d.
+        read: The variables whose values it has used.
+    """
+
+    given: "dict[Ref, Any]"
+    values: "dict[Ref, Any]"
+    written: "dict[Ref, None]"
+    read: "dict[Ref, None]"
+
+    @property
+    def changed(self) -> "list[Ref]":
+        """The variables that have other values at its end than at its beginning."""
+        return [ref for ref, value in self.values.items() if ref not in self.given or value is not self.given[ref]]
+
+
 class Recorder:
     """Records the reads and writes of one level of tracing.
 
@@ -89,14 +121,26 @@ class Recorder:
 
     def __init__(self, facts: Facts):
         self.known: dict[Ref, Any] = {}  # the values at the beginning, of those that were read
-        self.values: dict[Ref, Any] = {}
+        self._first: dict[Ref, Any] = {}  # the values in the trace itself, outside of all layers
+        self.values: MutableMapping[Ref, Any] = self._first
         self.written: dict[Ref, None] = {}
         self.made_variables = False  # whether the traced code has made some
         self.facts = facts
-        self.num_gradients = 0
+        self.counts: Counter[str] = Counter()  # see `next_number`
+        self.calls: dict[int, Any] = {}  # for each call of control flow, the last attempt that was given up
         self.trace: Any = None  # the state of the trace that this recorder belongs to
         self.live_trace: Any = None  # that trace
+        self._outer: list[Outer] = []  # what is around the layer in progress, outermost first
+        self._layers: list[Layer] = []
+        self._shifts: dict[tuple[int, Ref], Any] = {}  # by the layer that they belong to
+        self._kept_by_jax: set[Ref] = set()  # read where JAX keeps the trace for the next call, as in a function under jax.jit
+        self.contexts = ExitStack()  # of JAX, until the layer in progress ends
         self._row: Any = None  # what the loop iterates over that is traced, if it is the body of one
+
+    def next_number(self, kind: str) -> int:
+        """Return the number of the next thing of a kind in the trace. A second attempt at a part of it counts as the first."""
+        self.counts[kind] += 1
+        return self.counts[kind] - 1
 
     def check_made(self, refs: Iterable[Ref]) -> None:
         """End the trace if the code has made variables. `refs` are those that it has used.
@@ -114,6 +158,92 @@ class Recorder:
     def write(self, ref: Ref, value: Any) -> None:
         """Note a new value, as user code assigns it."""
         raise NotImplementedError
+
+    @property
+    def depth(self) -> int:
+        """How many functions that JAX traces by themselves are around what is traced now, such as the branches of a ``cond``."""
+        return len(self._outer)
+
+    @contextmanager
+    def layer(self, given: "dict[Ref, Any]") -> "Iterator[Layer]":
+        """Record what is read and written in the ``with`` block, a function that JAX traces by itself.
+
+        What is not in `given` has the value that it has outside. What is assigned is seen in the block only.
+        """
+        layer = Layer(dict(given), dict(given), {}, {})
+        self._outer.append(Outer(self.values, self.written, self.trace, self.live_trace, self.contexts))
+        self._layers.append(layer)
+        self.values, self.written = ChainMap(layer.values, *self._maps), layer.written
+        self.trace = jex.get_opaque_trace_state(convention="flax")
+        with jex.take_current_trace() as self.live_trace:
+            pass
+        self.contexts = ExitStack()
+        try:
+            if given:
+                self._forget_traces()
+            yield layer
+        finally:
+            self.contexts.close()
+            outer = self._outer.pop()
+            self._layers.pop()
+            self.values, self.written, self.trace, self.live_trace, self.contexts = outer
+            self._shifts = {key: shift for key, shift in self._shifts.items() if key[0] <= self.depth}
+
+    def store(self, ref: Ref, value: Any, *, written: bool) -> None:
+        """Note the value that a variable has after a function that was traced by itself, in the form of `values`."""
+        self._check_trace(ref)
+        self._set(ref, own_value(value))
+        if written:
+            self.written[ref] = None
+
+    def _set(self, ref: Ref, value: Any) -> None:
+        """Note a new value. From now on, functions under jax.jit that read the old one are traced again."""
+        self.values[ref] = value
+        if ref in self._kept_by_jax:
+            self._forget_traces()
+
+    def _forget_traces(self) -> None:
+        self.contexts.enter_context(_trace_id(next(_trace_ids)))
+
+    def has_written(self, ref: Ref) -> bool:
+        """Whether a variable was written before, here or outside of the layers in progress."""
+        return ref in self.written or any(ref in outer.written for outer in self._outer)
+
+    def is_inner(self, ref: Ref, depth: int) -> bool:
+        """Whether a variable has a value of its own in a layer that is deeper than `depth`."""
+        return any(ref in values for values in self._maps[: self.depth - depth])
+
+    @property
+    def _maps(self) -> "list[MutableMapping[Ref, Any]]":
+        """The values of all layers, innermost first."""
+        return self.values.maps if isinstance(self.values, ChainMap) else [self.values]
+
+    def shifted(self, ref: Ref, value: Any, depths: Iterable[int]) -> Any:
+        """Return the value that is read from a variable, with a shift by zero for each tape that does not see where it comes from.
+
+        `depths` are those of the tapes.
+        """
+        for depth in depths:
+            if self.is_inner(ref, depth) and jnp.issubdtype(ref.dtype, jnp.inexact):
+                value = value + self.shift(ref, depth)
+        return value
+
+    def shift(self, ref: Ref, depth: int) -> Any:
+        """Return what a tape at `depth` differentiates by, for what is read from a variable that has a newer value in a layer.
+
+        It is a zero that is added at each read. So its gradient is the sum over all reads, as in TensorFlow.
+        """
+        if (depth, ref) not in self._shifts:
+            with jex.set_current_trace(self._outer[depth].live_trace):
+                self._shifts[depth, ref] = own_value(jnp.full(ref.shape, -0.0, ref.dtype))  # x + -0.0 is x, even if that is -0.0
+        return self._shifts[depth, ref]
+
+    def _live_of(self, ref: Ref) -> Any:
+        """Return the trace that the value of a variable belongs to."""
+        if not self._outer or self._row is not None:
+            return self.live_trace
+        lives = [self.live_trace, *[outer.live_trace for outer in reversed(self._outer)]]
+        return next(live for values, live in zip(self._maps, lives, strict=True) if ref in values)
 
     @contextmanager
     def reading_in_loop(self, row: Any) -> Iterator[None]:
@@ -156,9 +286,10 @@ class Recorder:
         """Raise ContextError if the value assigned exists only inside a loop, branch or transformed function."""
         if jex.get_opaque_trace_state(convention="flax") != self.trace:
             raise ContextError(
-                f"Variable {ref.name!r} was assigned inside a function that JAX traces separately (the body of lax.scan, cond or "
-                "while_loop, or a function under jax.jit, grad or vmap). Return the new value from that function, and assign it "
-                "outside."
+                f"Variable {ref.name!r} was assigned inside a function that JAX traces separately, where it cannot be followed: "
+                "one under jax.jvp, jax.vjp, jax.linearize, jax.eval_shape or jax.custom_jvp, or one to which jax.jit, checkpoint, "
+                "vmap or grad was applied before `import replicant`. Import replicant first. Take gradients with "
+                "replicant.GradientTape or jax.value_and_grad. Or return the new value from that function, and assign it outside."
             )
 
     def _take(self, ref: Ref) -> Any:
@@ -173,8 +304,20 @@ class Recorder:
 
     def _value(self, ref: Ref) -> Any:
         if ref not in self.values:
-            self.values[ref] = self.before(ref)
+            self._first[ref] = self._zeros(ref) if ref.starts_at_zero else self.before(ref)
+        if self._outer or jex.get_opaque_trace_state(convention="flax") != self.trace:
+            self._kept_by_jax.add(ref)
+            for layer in self._layers:
+                layer.read[ref] = None
         return self.values[ref]
+
+    def _zeros(self, ref: Ref) -> Any:
+        with jex.set_current_trace(self._outer[0].live_trace if self._outer else self.live_trace):
+            return jnp.zeros(ref.shape, ref.dtype)
+
+    def value(self, ref: Ref) -> Any:
+        """Return the current value in the form of `values`."""
+        return self._value(ref)
 
 
 class CrossRecorder(Recorder):
@@ -190,7 +333,6 @@ class CrossRecorder(Recorder):
         super().__init__(facts)
         self._take_whole = take
         self.placement = placement
-        self.num_runs = 0
         self.uses_tape = False
         self.undo_effects: Callable[[], None] = lambda: None  # of the replica function on Python objects, before its next trace
 
@@ -207,7 +349,8 @@ class CrossRecorder(Recorder):
                 "Split it into one function per strategy."
             )
         before, self.placement = self.num_replicas, placement
-        if any(ref.copies(self.num_replicas) != ref.copies(before) for ref in self.known):
+        differ = [ref for ref in self.values if ref.copies(self.num_replicas) != ref.copies(before)]
+        if any(self.depth or ref in self.known for ref in differ):
             raise PlacementFound(placement)
         for ref, value in self.values.items():  # those that were assigned before the first `run`
             if ref.copies(self.num_replicas) and not ref.copies(before):
@@ -215,7 +358,7 @@ class CrossRecorder(Recorder):
 
     def facts_of_next_run(self) -> Facts:
         """Return what earlier traces have learned about the next call of ``run`` in the program."""
-        index, self.num_runs = self.num_runs, self.num_runs + 1
+        index = self.next_number("run")
         if len(self.facts.runs) == index:
             self.facts.runs.append(Facts())
         return self.facts.runs[index]
@@ -240,7 +383,7 @@ class CrossRecorder(Recorder):
     def write_raw(self, ref: Ref, raw: Any) -> None:
         """Note a new value in the form in which the program holds it."""
         self._check_trace(ref)
-        self.values[ref] = own_value(raw)
+        self._set(ref, own_value(raw))
         self.written[ref] = None
 
     def read(self, ref: Ref) -> Any:
@@ -250,7 +393,7 @@ class CrossRecorder(Recorder):
         placement = self.placement
         if placement is None or not placement.has_model_axis or self.num_replicas > 1:
             return raw
-        with jex.set_current_trace(self.live_trace):  # see ReplicaRecorder.read
+        with jex.set_current_trace(self._live_of(ref)):  # see ReplicaRecorder.read
             return placement.as_used(raw, ref.model_cut(placement))
 
     def write(self, ref: Ref, value: Any) -> None:
@@ -288,7 +431,6 @@ class ReplicaRecorder(Recorder):
         self.num_replicas = group.num_replicas
         self.slice_axis = slice_axis
         self._model_cut = model_cut
-        self._num_marks = 0
         self._works = False  # on slices
         self._working: dict[Ref, int] = {}  # those that are cut only meanwhile
         self.cut_values: list[tuple[Ref, Any]] = []  # what was assigned to them, which all replicas must agree on
@@ -299,7 +441,7 @@ class ReplicaRecorder(Recorder):
         value, axis = self._value(ref), self.slice_axis(ref)
         if axis is not None and not self._works:
             part, cut = value, self._model_cut(ref)
-            with jex.set_current_trace(self.live_trace):  # not in that of a loop or jax.checkpoint, where no tape would see it
+            with jex.set_current_trace(self._live_of(ref)):  # not in that of a loop or jax.checkpoint, where no tape would see it
                 if self._row is not None:  # otherwise, XLA would gather before the loop what every iteration needs
                     part, _ = jax.lax.optimization_barrier((part, self._row))
                 if cut is None:
@@ -310,7 +452,7 @@ class ReplicaRecorder(Recorder):
             return whole
         cut = None if axis is not None else self._model_cut(ref)
         if cut is not None and cut.use is not None:
-            with jex.set_current_trace(self.live_trace):
+            with jex.set_current_trace(self._live_of(ref)):
                 return in_use(value, cut)
         return value
 
@@ -352,8 +494,9 @@ class ReplicaRecorder(Recorder):
         """Combine `value` over the replicas, as the variable's aggregation says; without one, return it as it is."""
         if ref.on_read or ref.aggregation is VariableAggregation.NONE:
             return value
-        index, self._num_marks = self._num_marks, self._num_marks + 1
-        return sync_p.bind(jnp.asarray(value), aggregation=ref.aggregation, rows_only=ref.rows_only, index=index)[0]
+        index = self.next_number("mark")
+        value = own_value(value) if self.depth else jnp.asarray(value)  # without a gradient, if JAX takes some here
+        return sync_p.bind(value, aggregation=ref.aggregation, rows_only=ref.rows_only, index=index)[0]
 
     def write(self, ref: Ref, value: Any) -> None:
         self.write_combined(ref, self.combine(ref, value))
@@ -367,7 +510,7 @@ class ReplicaRecorder(Recorder):
         if axis is not None and not self._works:
             self.cut_values.append((ref, jnp.asarray(value)))
             value = self.slice_of(jnp.asarray(value), axis)
-        self.values[ref] = own_value(value)
+        self._set(ref, own_value(value))
         self.written[ref] = None
 
 
@@ -401,10 +544,19 @@ def require_eager(what: str) -> None:
         )
 
 
+class _Hearing(NamedTuple):
+    """A listener, and where it was added: the recorder and its depth."""
+
+    listener: Listener
+    recorder: Recorder | None
+    depth: int
+
+
 class _Active(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
-        self.listeners: list[Listener] = []
+        self.listeners: list[_Hearing] = []
+        self.is_beside = False  # whether the code that runs is not part of the trace in progress
 
 
 _active = _Active()
@@ -412,8 +564,21 @@ _active = _Active()
 
 def note_made() -> None:
     """Note that the code which is traced, if any is, has made a variable."""
-    for recorder in _active.recorders:
+    for recorder in () if _active.is_beside else _active.recorders:
         recorder.made_variables = True
+
+
+@contextmanager
+def beside_the_trace() -> Iterator[None]:
+    """Make variables in the ``with`` block as if they had been made before the trace in progress, which then need not begin again.
+
+    The code that is traced must be the same whether they are there already, and their values must not depend on the trace.
+    """
+    before, _active.is_beside = _active.is_beside, True
+    try:
+        yield
+    finally:
+        _active.is_beside = before
 
 
 def current_recorder() -> Recorder | None:
@@ -446,7 +611,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         pass
     _active.recorders.append(recorder)
     try:
-        with _trace_id(next(_trace_ids)):
+        with _trace_id(next(_trace_ids)), recorder.contexts:
             yield recorder
     finally:
         _active.recorders.pop()
@@ -470,13 +635,16 @@ def read(ref: Ref, *, assigned: bool = False) -> Any:
     recorder = current_recorder()
     value = ref.read_eagerly() if recorder is None else recorder.read(ref)
     tell_listeners(ref, value, recorder, assigned=assigned)
+    if recorder is not None and recorder.depth and _active.listeners:
+        return recorder.shifted(ref, value, {each.depth for each in _active.listeners if each.recorder is recorder})
     return value
 
 
 def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None, *, assigned: bool = False) -> None:
     """Tell the listeners (tapes) that `value` was read from a variable."""
-    for listener in _active.listeners:
-        listener(ref, value, recorder, assigned)
+    for listener, mine, depth in _active.listeners:
+        inner = recorder is not None and mine is recorder and recorder.is_inner(ref, depth)
+        listener(ref, recorder.shift(ref, depth) if inner else value, recorder, assigned)
 
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:
@@ -500,9 +668,11 @@ def is_heard() -> bool:
 
 def add_listener(listener: Listener) -> None:
     """Call `listener` at every read on this thread from now on."""
-    _active.listeners.append(listener)
+    recorder = current_recorder()
+    _active.listeners.append(_Hearing(listener, recorder, 0 if recorder is None else recorder.depth))
 
 
 def remove_listener(listener: Listener) -> None:
     """Stop calling `listener`."""
-    _active.listeners.remove(listener)
+    places = [i for i, each in enumerate(_active.listeners) if each.listener == listener]
+    del _active.listeners[places[-1]]

@@ -36,6 +36,7 @@ class Ref:
         trainable: Whether tapes watch it.
         slot: Whether it is optimizer state, which a placement may cut into one slice per replica.
         strategy: The strategy under which it was made, if that has devices of its own.
+        starts_at_zero: Whether it is not a variable, but a change that a program makes of one elsewhere, which begins as no change.
         if_copies_differ: What to write, for the error of a value that differs between the replicas.
         elsewhere: Whether it lies on a server. Then storing it notes a change, which is pushed later.
         holder: The object that holds the stored array.
@@ -58,6 +59,7 @@ class Ref:
     slot: bool = False
     strategy: Any = None
     elsewhere: bool = False
+    starts_at_zero: bool = False
     if_copies_differ: str = (
         "If each replica should keep its own value, such as gradients that it accumulates over several steps, create it with "
         "synchronization=ON_READ; apply_gradients inside `run` sums such gradients itself. If all replicas should have one value, "

@@ -21,6 +21,7 @@ class Readers:
         self.folder = folder
         self._lock = threading.Lock()
         self._shared: dict[str, _Shared] = {}
+        self._paths: dict[str, Place] = {}
 
     @contextmanager
     def opened(self, name: str, num_bytes: int) -> Iterator[Any]:
@@ -30,7 +31,9 @@ class Readers:
             OSError: If it cannot be opened.
         """
         if not isinstance(self.folder, RemotePath):
-            with open_file(self.folder / name) as file:
+            if name not in self._paths:  # joining and parsing one takes longer than opening a file
+                self._paths[name] = self.folder / name
+            with open_file(self._paths[name]) as file:
                 yield file
             return
         with self._lock:

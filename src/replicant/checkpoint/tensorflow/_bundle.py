@@ -75,7 +75,8 @@ class TensorBundle:
         Raises:
             CheckpointError: If there is no such tensor, or it is damaged. The message names the file and the tensor.
         """
-        entry, dtype = self._index.entry(key), self.dtype(key)
+        entry = self._index.entry(key)
+        dtype = dtype_of(self._index.path, key, entry.dtype)
         if not entry.slices:
             return self._bytes_of(key, entry, dtype).read()
         return self._joined(key, dtype, [tuple((0, size) for size in entry.shape)])[0]

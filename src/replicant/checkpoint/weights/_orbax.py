@@ -42,17 +42,37 @@ class OrbaxCheckpoint(WeightsFile):
         if metadata is None:
             raise CheckpointError(f"{self.path} is damaged: Orbax does not find out what is in it.")
         self._tree = metadata.tree
-        self.entries = {name: self._entry(name, leaf) for name, leaf in _named(self._tree).items()}
+        self.entries = {name: self._entry(name, leaf) for name, leaf in self._named(self._tree).items()}
+        self._merged = _merged(self._tree)
 
     def read(self, name: str) -> np.ndarray:
         self.entry(name)
+        if name in self._merged:
+            raise CheckpointError(
+                f"{self.path}: {' and '.join(map(repr, self._merged[name]))} are one array there: Orbax keeps both under the same "
+                "name, in which dots part the keys, so the values of all but one are lost. Give them names without dots where the "
+                "checkpoint is written."
+            )
         return np.asarray(self._all[name])
 
     @functools.cached_property
     def _all(self) -> dict[str, Any]:
         """All values: Orbax reads a tree as a whole."""
         wanted = jax.tree.map(lambda _: self._orbax.RestoreArgs(restore_type=np.ndarray), self._tree)
-        return _named(self._asked(lambda: self._checkpointer.restore(self._folder.absolute(), restore_args=wanted)))
+        return self._named(self._asked(lambda: self._checkpointer.restore(self._folder.absolute(), restore_args=wanted)))
+
+    def _named(self, tree: Any) -> dict[str, Any]:
+        """The leaves by their keys, joined by slashes."""
+        named: dict[str, Any] = {}
+        for keys, leaf in _leaves(tree):
+            name = "/".join(keys)
+            if name in named:
+                raise CheckpointError(
+                    f"{self.path} has two arrays of the name {name!r} if keys are joined by slashes, because a key has a slash in "
+                    "it. Restore it with Orbax, and save it with other keys."
+                )
+            named[name] = leaf
+        return named
 
     def _entry(self, name: str, leaf: Any) -> Entry:
         shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
@@ -67,6 +87,14 @@ class OrbaxCheckpoint(WeightsFile):
             raise CheckpointError(f"{self.path}: Orbax cannot read it: {type(error).__name__}: {str(error)[:500]}") from error
 
 
-def _named(tree: Any) -> dict[str, Any]:
+def _leaves(tree: Any) -> list[tuple[tuple[str, ...], Any]]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {"/".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): leaf for path, leaf in leaves}
+    return [(tuple(str(getattr(key, "key", getattr(key, "idx", key))) for key in path), leaf) for path, leaf in leaves]
+
+
+def _merged(tree: Any) -> dict[str, list[str]]:
+    """For each array that Orbax does not tell from others, the names of all of them."""
+    by_file: dict[str, list[str]] = {}
+    for keys, _ in _leaves(tree):
+        by_file.setdefault(".".join(keys), []).append("/".join(keys))
+    return {name: names for names in by_file.values() if len(names) > 1 for name in names}

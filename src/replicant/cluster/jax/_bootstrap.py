@@ -29,6 +29,7 @@ from ..meeting._claims import Claim, problem_of
 from ..meeting._job import job_key, job_of
 from ..meeting._own_address import LOOPBACK, seen_by_others, source_towards
 from ..meeting._reachable import check_proxies, check_reachable
+from ..meeting._rendezvous import located
 from ..resolvers._environ import Environ, number
 from ..resolvers._membership import Membership
 from ..wire import _seal, _supervisor
@@ -192,6 +193,7 @@ def start(membership: Membership) -> World:
     environ = os.environ
     if _group.world is not None:
         raise AlreadyStartedError(f"This process has already met the other workers, as {_group.world.peers.membership!r}.")
+    check_not_connected()
     if runtime().backends_started():
         raise AlreadyStartedError(
             "JAX started before the workers could meet. Make the strategy at the top of the program, right after the imports: "
@@ -199,8 +201,26 @@ def start(membership: Membership) -> World:
         )
     _supervisor.start(environ)
     _supervisor.when_cut_off(_end_alone)
-    check_proxies(environ, str(membership.coordinator_address))
-    return _group.join(membership, timeouts_of(environ), number(environ, "REPLICANT_GENERATION") or 0, environ)
+    timeouts = timeouts_of(environ)
+    with located(membership, environ, timeouts.start) as where:
+        check_proxies(environ, str(where.coordinator_address))
+        return _group.join(where, timeouts, number(environ, "REPLICANT_GENERATION") or 0, environ)
+
+
+def check_not_connected() -> None:
+    """Check that the program has left it to this package to connect JAX.
+
+    Raises:
+        AlreadyStartedError: If it has called ``jax.distributed.initialize`` itself.
+    """
+    connected = runtime().connected_by_program() if _group.world is None else None
+    if connected is not None:
+        raise AlreadyStartedError(
+            f"The program has called jax.distributed.initialize ({connected}). Strategies over workers connect JAX themselves, so "
+            "that a lost worker is an error and not a hang: remove the call. They find the other processes in the launcher's "
+            "variables; elsewhere, set JAX_PROCESS_ID, JAX_NUM_PROCESSES and JAX_COORDINATOR_ADDRESS. If this process is to train "
+            "alone, set REPLICANT_SINGLE=1."
+        )
 
 
 def leave() -> None:

@@ -59,6 +59,16 @@ class Runtime:
         """Whether JAX has started, so that it is too late to connect it."""
         return bool(self._xla_bridge.backends_are_initialized())
 
+    def connected_by_program(self) -> str | None:
+        """What the program has connected JAX to by ``jax.distributed.initialize``, or None. Ask before this package connects it.
+
+        A call for one process counts, too: JAX cannot be connected once more.
+        """
+        state = self._state
+        if state.client is None:
+            return None
+        return f"process {state.process_id} of {state.num_processes}, coordinator {state.coordinator_address}"
+
     def service(self, membership: Membership) -> Any:
         """Start the coordination service in this process. A worker that leaves does not end the others.
 

@@ -1,10 +1,10 @@
 """Finds out which job a process belongs to, so that the processes of two jobs with the same address do not form one group.
 
 REPLICANT_JOB_ID names the job explicitly. Otherwise its name comes from the launcher, because it is then the same on all workers:
-Slurm's job and step, torchrun's run id, Open MPI's namespace, the job of Intel MPI, Cray PALS or Flux, or the name of a Kubernetes
-JobSet. TF_CONFIG, JAX's variables, MPICH and TPU hosts have no such name. Arguments are not compared, because ``--task_index``,
-paths and flags of the chief differ between the workers of one job. The name of the script alone does not stop a job either. It only
-decides who is the stranger if two claims contradict each other.
+Slurm's job and step, torchrun's run id, Open MPI's namespace, the job of Intel MPI, Cray PALS or Flux, the run of Ray Train, the
+stage of Spark, or the name of a Kubernetes JobSet. TF_CONFIG, JAX's variables, MPICH and TPU hosts have no such name. Arguments are
+not compared, because ``--task_index``, paths and flags of the chief differ between the workers of one job. The name of the script
+alone does not stop a job either. It only decides who is the stranger if two claims contradict each other.
 """
 
 import dataclasses

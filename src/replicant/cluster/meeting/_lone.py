@@ -28,13 +28,22 @@ def warn_before_saving() -> None:
     if strategy is None or _Process.warned:
         return
     _Process.warned = True
-    sign = sign_of_others()
+    sign = sign_of_others() or _connected()
     if sign is not None:
         warnings.warn(
             f"{strategy} trains in this process only and saves a checkpoint, but {sign} If each of several processes runs this "
             "program, they overwrite each other's checkpoints: use MultiWorkerMirroredStrategy. If not, set REPLICANT_SINGLE=1.",
             stacklevel=4,
         )
+
+
+def _connected() -> str | None:
+    """Whether the program has connected JAX to other processes itself, as a sentence. JAX has started."""
+    import jax
+
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
+        return None
+    return f"jax.distributed.initialize has made this process {jax.process_index()} of {jax.process_count()}."
 
 
 def sign_of_others(environ: Environ | None = None) -> str | None:

@@ -8,11 +8,12 @@ from ..._display import hanging, printable, short
 from ...errors import ClusterError
 from .._addresses import split_address
 from .._spec import ClusterSpec
-from . import _clouds, _kubernetes, _launchers, _mpi, _operators, _slurm, _tf_config, _tpu
+from . import _clouds, _kubernetes, _launchers, _mpi, _operators, _pmix, _slurm, _tf_config, _tpu
 from ._environ import Environ
 from ._membership import Membership
 from ._resolver import ClusterResolver, SimpleClusterResolver
 from ._signs import why_not_alone
+from .tasks import _ray_train, _spark
 
 # The source nearest to the process comes first: what was set for this program, then what started the process, then what runs the
 # machines. For example, torchrun inside a Slurm job knows its processes, while Slurm only knows the torchrun on each node.
@@ -20,13 +21,17 @@ SOURCES: tuple[tuple[str, Callable[[Environ], ClusterResolver | None]], ...] = (
     (_launchers.SINGLE, _launchers.find_single),
     (_launchers.JAX, _launchers.find_jax),
     (_tf_config.VARIABLE, _tf_config.find),
+    (_ray_train.SOURCE, _ray_train.find),
+    (_spark.SOURCE, _spark.find),
     (_launchers.TORCHRUN, _launchers.find_torchrun),
-    (_launchers.OPEN_MPI, _launchers.find_open_mpi),
+    (_pmix.SOURCE, _pmix.find),
     (_mpi.SOURCE, _mpi.find),
     (_tpu.SOURCE, _tpu.find),
     (_slurm.SOURCE, _slurm.find),
+    (_operators.TRAINER, _operators.find_trainer),
     (_operators.JAX_JOB, _operators.find_jax_job),
     (_operators.LEADER_WORKER_SET, _operators.find_leader_worker_set),
+    (_operators.VOLCANO, _operators.find_volcano),
     (_kubernetes.SOURCE, _kubernetes.find),
     (_clouds.SAGEMAKER, _clouds.find_sagemaker),
     (_clouds.VERTEX_AI, _clouds.find_vertex_ai),
@@ -91,6 +96,8 @@ class Detection:
         rows = [("process", f"{who.process_id} of {who.num_processes}{task}")]
         if who.coordinator_address is not None:
             rows.append(("coordinator", f"{who.coordinator_address}, listening on {who.bind_address}"))
+        if who.rendezvous is not None:
+            rows.append(("coordinator", f"process 0, which tells its address in {who.rendezvous}"))
         if who.local_rank is not None:
             rows.append(("on this host", f"{who.local_rank} of {who.num_local_processes}"))
         rows += [("because", short(fact)) for fact in self.because]

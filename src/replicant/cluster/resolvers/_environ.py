@@ -9,6 +9,12 @@ from .._spec import MOST_TASKS
 
 Environ = Mapping[str, str]
 
+RENDEZVOUS = "REPLICANT_RENDEZVOUS"
+# What to set where a launcher tells a process its rank, but not where process 0 is.
+WHERE = (
+    "JAX_COORDINATOR_ADDRESS=HOST:PORT in each process, with the host of process 0 and a free port there, or "
+    f"{RENDEZVOUS}=/path/of/a/folder that all hosts share"
+)
 # Above the ports that Linux assigns by itself (32768 to 60999), with room for one port per process after each.
 _FIRST_PORT = 61440
 _PORT_CHOICES = 3840
@@ -72,6 +78,15 @@ def check_rank(source: str, name: str, rank: int, count_name: str, count: int) -
         raise ClusterError(f"{source}: {name}={rank} is outside {count_name}={count}: it must be from 0 to {count - 1}.")
 
 
+def local_place(environ: Environ, source: str, rank_name: str, size_name: str) -> tuple[int, int] | None:
+    """The rank on this host and the number of processes there, or None unless both are known."""
+    rank, size = number(environ, rank_name), number(environ, size_name)
+    if rank is None or size is None:
+        return None
+    check_rank(source, rank_name, rank, size_name, size)
+    return rank, size
+
+
 def port_of_job(identity: str) -> int:
     """A port that is the same for all processes of a job, and that two jobs on one machine seldom share.
 
@@ -104,6 +119,25 @@ def told_coordinator(environ: Environ, default_port: int | None = None) -> str |
         address = join_address(address.strip("[]"), coordinator_port(environ, default_port or 0))
     split_address(address, name)
     return address
+
+
+def told_rendezvous(environ: Environ) -> str | None:
+    """The folder in ``REPLICANT_RENDEZVOUS``, where process 0 tells the others its address, unless its address was told.
+
+    Raises:
+        ClusterError: If it is not the full path of a folder.
+
+    >>> told_rendezvous({"REPLICANT_RENDEZVOUS": "/shared/jobs"}), told_rendezvous({})
+    ('/shared/jobs', None)
+    """
+    found = first(environ, RENDEZVOUS)
+    if found is None or told_coordinator(environ) is not None:
+        return None
+    if not found[1].startswith("/"):
+        raise ClusterError(
+            f"{RENDEZVOUS}={found[1]!r} is not the full path of a folder that all processes share, as in /shared/jobs."
+        )
+    return found[1]
 
 
 def told_bind_address(environ: Environ) -> str | None:

@@ -5,6 +5,7 @@ import re
 
 from ...errors import ClusterError
 from ._environ import (
+    RENDEZVOUS,
     Environ,
     check_rank,
     coordinator_port,
@@ -15,6 +16,7 @@ from ._environ import (
     number,
     told_bind_address,
     told_coordinator,
+    told_rendezvous,
 )
 from ._resolver import FoundClusterResolver
 
@@ -71,11 +73,11 @@ class KubernetesClusterResolver(FoundClusterResolver):
         process_id = job_index * (per_job or 0) + index
         check_rank(SOURCE, "the process id", process_id, counted_by, count)
         default_port = coordinator_port(environ, DEFAULT_PORT) if port is None else port
-        coordinator = None
-        if count > 1:
+        coordinator, rendezvous = None, told_rendezvous(environ) if count > 1 else None
+        if count > 1 and rendezvous is None:
             coordinator = told_coordinator(environ, default_port) or f"{_first_pod(environ, index, subdomain)}:{default_port}"
         super().__init__(
-            [coordinator or f"127.0.0.1:{default_port}", *[None] * (count - 1)],
+            [None if rendezvous else coordinator or f"127.0.0.1:{default_port}", *[None] * (count - 1)],
             process_id,
             bind_address=told_bind_address(environ),
             because=facts(
@@ -88,7 +90,9 @@ class KubernetesClusterResolver(FoundClusterResolver):
                 "REPLICATED_JOB_NAME",
                 "JOB_INDEX",
                 "PROCESSES_IN_JOB",
+                RENDEZVOUS,
             ),
+            rendezvous=rendezvous,
             job_id=named_job(f"{SOURCE} JobSet", first(environ, "JOBSET_NAME")),
         )
 

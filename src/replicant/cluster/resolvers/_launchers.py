@@ -1,26 +1,26 @@
 """What was set for one program, and launchers that tell a process its rank, the number of processes and one address."""
 
-import re
-
 from ...errors import ClusterError
 from .._addresses import HIGHEST_PORT, join_address, split_address
 from .._spec import ClusterSpec
 from ._environ import (
+    RENDEZVOUS,
+    WHERE,
     Environ,
     check_rank,
-    coordinator_port,
     facts,
     first,
+    local_place,
     named_job,
     needed_number,
     number,
-    port_of_job,
     told_bind_address,
     told_coordinator,
+    told_rendezvous,
 )
 from ._resolver import ClusterResolver, FoundClusterResolver, SimpleClusterResolver
 
-JAX, TORCHRUN, OPEN_MPI = "JAX variables", "torchrun", "Open MPI"
+JAX, TORCHRUN = "JAX variables", "torchrun"
 SINGLE = "REPLICANT_SINGLE"
 
 _JAX_COUNT = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")
@@ -70,10 +70,10 @@ def find_jax(environ: Environ) -> FoundClusterResolver | None:
     rank = number(environ, *_JAX_ID) or 0
     count = needed_number(environ, JAX, advice, *_JAX_COUNT)
     check_rank(JAX, "JAX_PROCESS_ID", rank, "JAX_NUM_PROCESSES", count)
-    coordinator = told_coordinator(environ)
-    if coordinator is None and count > 1:
-        raise ClusterError(f"{JAX}: JAX_COORDINATOR_ADDRESS is not set. Set it to the host:port of process 0.")
-    return _found(environ, rank, count, coordinator, because=facts(environ, *_JAX_ID, *_JAX_COUNT, "JAX_COORDINATOR_ADDRESS"))
+    if told_coordinator(environ) is None and told_rendezvous(environ) is None and count > 1:
+        raise ClusterError(f"{JAX}: JAX_COORDINATOR_ADDRESS is not set. Set {WHERE}.")
+    names = (*_JAX_ID, *_JAX_COUNT, "JAX_COORDINATOR_ADDRESS", RENDEZVOUS)
+    return _found(environ, rank, count, told_coordinator(environ), because=facts(environ, *names))
 
 
 def find_torchrun(environ: Environ) -> FoundClusterResolver | None:
@@ -94,78 +94,41 @@ def find_torchrun(environ: Environ) -> FoundClusterResolver | None:
     rank = needed_number(environ, TORCHRUN, advice, "RANK")
     count = needed_number(environ, TORCHRUN, advice, "WORLD_SIZE")
     check_rank(TORCHRUN, "RANK", rank, "WORLD_SIZE", count)
-    local = _local(environ, TORCHRUN, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    local = local_place(environ, TORCHRUN, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    _check_pods(environ, rank, count)
     coordinator = told_coordinator(environ)
-    if coordinator is None and count > 1:
+    if coordinator is None and told_rendezvous(environ) is None and count > 1:
         host = first(environ, "MASTER_ADDR")
         if host is None:
-            raise ClusterError(f"{TORCHRUN}: MASTER_ADDR is not set. {advice}")
+            raise ClusterError(f"{TORCHRUN}: MASTER_ADDR is not set. {advice} Or set {WHERE}.")
         port = needed_number(environ, TORCHRUN, advice, "MASTER_PORT")
         coordinator = join_address("127.0.0.1" if local and local[1] == count else host[1], _port_behind(environ, port))
         split_address(coordinator, f"{TORCHRUN}: MASTER_ADDR={host[1]!r} with MASTER_PORT={port}")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    names += (RENDEZVOUS,)
     job_id = named_job(TORCHRUN, first(environ, "TORCHELASTIC_RUN_ID"))
     return _found(environ, rank, count, coordinator, local=local, because=facts(environ, *names), job_id=job_id)
 
 
-def find_open_mpi(environ: Environ) -> FoundClusterResolver | None:
-    """The resolver for processes that Open MPI's mpirun has started, or None.
-
-    Up to version 4, mpirun is ORTE. From version 5 it is PRRTE, which sets only the variables OMPI_* and PMIX_*. The coordinator is
-    process 0, which mpirun starts on its own host first. If it does not, set ``JAX_COORDINATOR_ADDRESS``.
+def _check_pods(environ: Environ, rank: int, count: int) -> None:
+    """A PyTorchJob counts the processes that torchrun is to start in its pods. Without torchrun, there is one in each.
 
     Raises:
-        ClusterError: If a variable is missing or contradicts another one.
-
-    >>> environ = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-node1-977@1"}
-    >>> find_open_mpi(environ).membership()
-    Membership(process 1 of 2, coordinator node1:...)
+        ClusterError: If this program was started in place of torchrun. Source: training-operator v1, pytorch/envvar.go.
     """
-    namespace = first(environ, "PMIX_NAMESPACE")
-    if first(environ, "OMPI_COMM_WORLD_RANK") is None:
-        by_slurm = namespace is not None and namespace[1].startswith("slurm.")  # srun --mpi=pmix: Slurm's variables know more
-        if first(environ, "PMIX_RANK") is None or by_slurm:
-            return None
-    rank_names = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-    rank = needed_number(environ, OPEN_MPI, "", *rank_names)
-    advice = "PMIx tells a process its rank, but not the number of processes: pass -x JAX_NUM_PROCESSES=N to the launcher."
-    count = needed_number(environ, OPEN_MPI, advice, "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
-    check_rank(OPEN_MPI, next(name for name in rank_names if environ.get(name)), rank, "OMPI_COMM_WORLD_SIZE", count)
-    local = _local(environ, OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    coordinator = told_coordinator(environ)
-    if coordinator is None and count > 1:
-        host = "127.0.0.1" if local and local[1] == count else _mpirun_host(environ)
-        job = namespace or first(environ, "OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI2") or ("", "")
-        coordinator = join_address(host, coordinator_port(environ, port_of_job(job[1])))
-        split_address(coordinator, f"{OPEN_MPI}: the host of mpirun")
-    names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    more = ("PMIX_RANK", "PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")
-    job_id = named_job(OPEN_MPI, namespace)
-    return _found(environ, rank, count, coordinator, local=local, because=facts(environ, *names, *more), job_id=job_id)
-
-
-def _mpirun_host(environ: Environ) -> str:
-    """The host where mpirun runs, from ORTE's address or from the name that PRRTE gives a job."""
-    uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
-    found = re.search(r"tcp://([^,:;]+)|tcp6://\[([^,\]]+)", uri)
-    if found is not None:
-        return found[1] or found[2]
-    named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", "").strip())
-    if named is not None:
-        return named[1]
+    pods = environ.get("PET_NNODES", "").strip()
+    if (
+        first(environ, "TORCHELASTIC_RUN_ID")
+        or not pods.isdigit()
+        or int(pods) == count
+        or number(environ, "PET_NODE_RANK") != rank
+    ):
+        return
+    said = ", ".join(facts(environ, "WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE"))
     raise ClusterError(
-        f"{OPEN_MPI}: neither OMPI_MCA_orte_hnp_uri nor PMIX_NAMESPACE says on which host mpirun runs. "
-        "Pass -x JAX_COORDINATOR_ADDRESS=HOST:PORT to mpirun, with the address of process 0."
+        f"{TORCHRUN}: by {said}, torchrun is to start several processes in each pod, but it did not start this one. Start the "
+        "program with torchrun, or set nprocPerNode of the job to 1 for one process in each pod."
     )
-
-
-def _local(environ: Environ, source: str, rank_name: str, size_name: str) -> tuple[int, int] | None:
-    """The rank on this host and the number of processes there, or None unless both are known."""
-    rank, size = number(environ, rank_name), number(environ, size_name)
-    if rank is None or size is None:
-        return None
-    check_rank(source, rank_name, rank, size_name, size)
-    return rank, size
 
 
 def _port_behind(environ: Environ, master_port: int) -> int:
@@ -187,6 +150,12 @@ def _found(
     job_id: str | None = None,
 ) -> FoundClusterResolver:
     """The resolver for such processes. Only the coordinator's address is known, so the others' are None."""
-    addresses = [coordinator, *[None] * (count - 1)]
-    bind_address = told_bind_address(environ)
-    return FoundClusterResolver(addresses, rank, local=local, bind_address=bind_address, because=because, job_id=job_id)
+    return FoundClusterResolver(
+        [coordinator, *[None] * (count - 1)],
+        rank,
+        local=local,
+        bind_address=told_bind_address(environ),
+        because=because,
+        job_id=job_id,
+        rendezvous=told_rendezvous(environ) if count > 1 else None,
+    )

@@ -27,6 +27,8 @@ class Membership:
         num_local_processes: The number of processes on this host, or None if it is not known.
         job_id: The launcher's name for the job, the same on all of its processes, or None if it has no name. Two memberships that
             differ only in it are equal.
+        rendezvous: Where process 0 tells the others its address if no variable does: a folder that all share, or the launcher's own
+            way. None if the address is known.
 
     >>> Membership(process_id=0, num_processes=1)
     Membership(process 0 of 1)
@@ -39,6 +41,7 @@ class Membership:
     local_rank: int | None = None
     num_local_processes: int | None = None
     job_id: str | None = dataclasses.field(default=None, compare=False)
+    rendezvous: str | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -47,6 +50,7 @@ class Membership:
 
     def __repr__(self) -> str:
         coordinator = "" if self.coordinator_address is None else f", coordinator {self.coordinator_address}"
+        coordinator += "" if self.rendezvous is None else f", who tells its address in {self.rendezvous}"
         return f"Membership(process {self.process_id} of {self.num_processes}{coordinator})"
 
 
@@ -58,6 +62,7 @@ def find_membership(
     local: tuple[int, int] | None = None,
     coordinator_address: str | None = None,
     bind_address: str | None = None,
+    rendezvous: str | None = None,
 ) -> Membership:
     """Find the place of a task among the chief and the workers of its cluster. Semantics: TensorFlow's ``multi_worker_util``.
 
@@ -70,6 +75,7 @@ def find_membership(
         local: The rank of this process on its host and the number of processes there. By default they follow from the addresses.
         coordinator_address: The address where the others find process 0. By default the address of its task.
         bind_address: The address where process 0 listens. By default the coordinator's address.
+        rendezvous: Where process 0 tells its address, if nobody knows it yet.
 
     Returns:
         The place of this process among those that train together.
@@ -102,6 +108,8 @@ def find_membership(
         local = _local_place([split_address(str(address), "address")[0] for address in addresses], process_id)
     if len(members) == 1:
         return Membership(0, 1, None, None, *(local or (0, 1)))
+    if rendezvous is not None:
+        return Membership(process_id, len(members), None, bind_address, *(local or (None, None)), rendezvous=rendezvous)
     coordinator = coordinator_address or spec.task_address(*members[0])
     return Membership(
         process_id, len(members), coordinator, bind_address or default_bind_address(coordinator), *(local or (None, None))

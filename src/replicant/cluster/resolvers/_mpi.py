@@ -3,7 +3,10 @@
 import dataclasses
 
 from ...errors import ClusterError
+from .._addresses import join_address, split_address
 from ._environ import (
+    RENDEZVOUS,
+    WHERE,
     Environ,
     check_rank,
     coordinator_port,
@@ -15,7 +18,9 @@ from ._environ import (
     port_of_job,
     told_bind_address,
     told_coordinator,
+    told_rendezvous,
 )
+from ._host_lists import first_host
 from ._resolver import FoundClusterResolver
 
 SOURCE = "MPI"
@@ -34,6 +39,7 @@ class _Launcher:
         local_count: The number of processes on its host.
         hosts: The number of hosts, if the launcher tells it instead of `local_count`.
         job: The name of the job, the same in all processes.
+        starts_elsewhere: Whether it starts nothing on the host of the batch script.
     """
 
     name: str
@@ -43,11 +49,13 @@ class _Launcher:
     local_count: tuple[str, ...] = ()
     hosts: str = ""
     job: str = ""
+    starts_elsewhere: bool = False
 
 
 # Those with names of their own come before those that share the names of PMI. The sources of the names:
 # Flux: flux-core, doc/man7/flux-environment.rst. PALS: HPE's pals.h, and Slurm's mpi/cray_shasta, which sets the same.
 # MVAPICH2: src/pm/mpirun/mpispawn.c. JSM: as programs for it read them. Hydra: seen in mpich 5.0.2 and impi-rt 2021.19.
+# HTCondor, in its parallel universe: src/condor_starter.V6.1/parallel_proc.cpp.
 _LAUNCHERS = (
     _Launcher("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", ("FLUX_TASK_LOCAL_ID",), hosts="FLUX_JOB_NNODES", job="FLUX_JOB_ID"),
     _Launcher(
@@ -65,7 +73,14 @@ _LAUNCHERS = (
         ("MV2_COMM_WORLD_LOCAL_RANK",),
         ("MV2_COMM_WORLD_LOCAL_SIZE",),
     ),
-    _Launcher("IBM JSM", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ("JSM_NAMESPACE_LOCAL_RANK",), ("JSM_NAMESPACE_LOCAL_SIZE",)),
+    _Launcher(
+        "IBM JSM",
+        "JSM_NAMESPACE_RANK",
+        "JSM_NAMESPACE_SIZE",
+        ("JSM_NAMESPACE_LOCAL_RANK",),
+        ("JSM_NAMESPACE_LOCAL_SIZE",),
+        starts_elsewhere=True,
+    ),
     _Launcher(
         "MPICH or Intel MPI",
         "PMI_RANK",
@@ -74,17 +89,19 @@ _LAUNCHERS = (
         ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
         job="I_MPI_HYDRA_UUID",
     ),
+    _Launcher("HTCondor", "_CONDOR_PROCNO", "_CONDOR_NPROCS", ()),
 )
 
 
 def find(environ: Environ) -> FoundClusterResolver | None:
-    """The resolver for processes that MPICH, Intel MPI, Cray PALS, MVAPICH2, IBM JSM or Flux has started, or None.
+    """The resolver for processes that MPICH, Intel MPI, Cray PALS, MVAPICH2, IBM JSM, Flux or HTCondor has started, or None.
 
-    On one host, the processes meet on loopback. On several, ``JAX_COORDINATOR_ADDRESS`` must be set, because none of these
-    launchers tells a process where the others are. Processes that Slurm has started are left to Slurm's own variables.
+    On one host, the processes meet on loopback. None of these launchers tells a process where the others are. So on several hosts,
+    the coordinator is expected on the first host that the batch system lists, unless ``JAX_COORDINATOR_ADDRESS`` or
+    ``REPLICANT_RENDEZVOUS`` says otherwise. Processes that Slurm has started are left to Slurm's own variables.
 
     Raises:
-        ClusterError: If there are several hosts and no address, or if a variable contradicts another one.
+        ClusterError: If there are several hosts and nothing tells the first one, or if a variable contradicts another one.
 
     >>> environ = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
     >>> find(environ).membership()
@@ -97,17 +114,19 @@ def find(environ: Environ) -> FoundClusterResolver | None:
     count = needed_number(environ, launcher.name, "", launcher.count)
     check_rank(launcher.name, launcher.rank, rank, launcher.count, count)
     local = _local(environ, launcher, count)
-    coordinator = told_coordinator(environ)
-    if coordinator is None and count > 1:
-        coordinator = f"127.0.0.1:{_port(environ, launcher)}" if local and local[1] == count else _nowhere(environ, launcher)
+    coordinator, rendezvous, listed = told_coordinator(environ), told_rendezvous(environ) if count > 1 else None, ""
+    if coordinator is None and rendezvous is None and count > 1:
+        host, listed = ("127.0.0.1", "") if local and local[1] == count else _process_0(environ, launcher)
+        coordinator = join_address(host, _port(environ, launcher))
     names = (launcher.rank, launcher.count, *launcher.local_rank, *launcher.local_count, launcher.hosts, launcher.job)
     return FoundClusterResolver(
         [coordinator, *[None] * (count - 1)],
         rank,
         local=local,
         bind_address=told_bind_address(environ),
-        because=facts(environ, *names, "JAX_COORDINATOR_ADDRESS"),
+        because=facts(environ, *names, "JAX_COORDINATOR_ADDRESS", listed, RENDEZVOUS),
         job_id=named_job(launcher.name, first(environ, launcher.job)),
+        rendezvous=rendezvous,
     )
 
 
@@ -142,10 +161,18 @@ def _port(environ: Environ, launcher: _Launcher) -> int:
     return coordinator_port(environ, port_of_job(f"{launcher.name} {job and job[1]}"))
 
 
-def _nowhere(environ: Environ, launcher: _Launcher) -> str:
+def _process_0(environ: Environ, launcher: _Launcher) -> tuple[str, str]:
+    """The host where process 0 is expected, and the variable that tells it.
+
+    Raises:
+        ClusterError: If nothing tells it.
+    """
+    found = first_host(environ, starts_elsewhere=launcher.starts_elsewhere)
+    if found is not None:
+        split_address(join_address(found[0], 1), f"{launcher.name}: the first host in {found[1]}")
+        return found
     told = ", ".join(facts(environ, launcher.count, *launcher.local_count, launcher.hosts))
     raise ClusterError(
-        f"{launcher.name}: by {told}, the processes may be on several hosts, and nothing says where process 0 is. Set "
-        "JAX_COORDINATOR_ADDRESS=HOST:PORT in each process, with the host of process 0 and a free port there. If each process is "
-        "to train alone, set REPLICANT_SINGLE=1."
+        f"{launcher.name}: by {told}, the processes may be on several hosts, and nothing says where process 0 is. Set {WHERE}. "
+        "If each process is to train alone, set REPLICANT_SINGLE=1."
     )

@@ -20,6 +20,7 @@ class ClusterResolver(abc.ABC):
     _rpc_layer: str | None = None
     _coordinator_address: str | None = None  # if it is not the address of process 0's task
     _bind_address: str | None = None
+    _rendezvous: str | None = None  # where process 0 tells its address, if it is not known
     _local: tuple[int, int] | None = None  # rank on this host, and number of processes there
     _because: tuple[str, ...] = ()
     _job_id: str | None = None  # the launcher's name for the job
@@ -103,6 +104,7 @@ class ClusterResolver(abc.ABC):
             local=self._local,
             coordinator_address=self._coordinator_address,
             bind_address=self._bind_address,
+            rendezvous=self._rendezvous,
         )
         return dataclasses.replace(found, job_id=self._job_id)
 
@@ -188,6 +190,7 @@ class FoundClusterResolver(ClusterResolver):
         bind_address: str | None = None,
         because: tuple[str, ...] = (),
         job_id: str | None = None,
+        rendezvous: str | None = None,
     ) -> None:
         self._spec = ClusterSpec({"worker": addresses})
         self._task_type = "worker"
@@ -196,6 +199,7 @@ class FoundClusterResolver(ClusterResolver):
         self._bind_address = bind_address
         self._because = because
         self._job_id = job_id
+        self._rendezvous = rendezvous
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster. An address that this process does not know is None."""

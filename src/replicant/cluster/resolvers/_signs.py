@@ -5,12 +5,16 @@ that Replicant knows of may say that there are more processes, whether its varia
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from ...errors import ClusterError
 from . import _mpi
 from ._clouds import json_variable
 from ._environ import Environ, facts
+from ._host_lists import AZURE, LSF, NODE_FILE, several_hosts
+from ._slurm import batch_of_several
+from .tasks import _dask
 
 _LONGEST_NUMBER = 18  # digits
 
@@ -24,6 +28,8 @@ class _Launcher:
         counts: Variables with a number of processes or hosts. More than 1 is a sign.
         ranks: Variables with the number of this process, or of its host. More than 0 is a sign.
         marks: Variables that only jobs of several need. They are a sign if nothing describes the cluster, and no count says 1.
+        allocated: Variables with a number of hosts of a batch job, which start nothing by themselves. More than 1 is a sign.
+        lists: Variables with lists of hosts. More than one host is a sign.
         needed: What the source that reads these variables needs. Empty if Replicant does not read them.
         source: The source that reads these variables, if it has another name.
     """
@@ -32,6 +38,8 @@ class _Launcher:
     counts: tuple[str, ...] = ()
     ranks: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    allocated: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
     needed: str = ""
     source: str = ""
 
@@ -71,7 +79,13 @@ _LAUNCHERS = (
         needed="the variables of srun",
     ),
     _Launcher("Kubernetes", ranks=("JOB_COMPLETION_INDEX",), needed=_OURS),
-    _Launcher("JAXJob", ("NUM_PROCESSES",), ("PROCESS_ID",), ("PROCESS_ID",), "PROCESS_ID, NUM_PROCESSES and COORDINATOR_ADDRESS"),
+    _Launcher(
+        "JAXJob",
+        counts=("NUM_PROCESSES",),
+        ranks=("PROCESS_ID",),
+        marks=("PROCESS_ID",),
+        needed="PROCESS_ID, NUM_PROCESSES and COORDINATOR_ADDRESS",
+    ),
     _Launcher(
         "MPICH, Intel MPI or Cray PALS",
         counts=("PMI_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
@@ -108,11 +122,21 @@ _LAUNCHERS = (
         source=_mpi.SOURCE,
     ),
     _Launcher("Horovod", ("HOROVOD_SIZE",), ("HOROVOD_RANK",), ("HOROVOD_RANK",)),
-    _Launcher("PBS", ranks=("PBS_VNODENUM", "PBS_NODENUM")),
+    _Launcher("PBS", ranks=("PBS_VNODENUM", "PBS_NODENUM"), allocated=("PBS_NUM_NODES",), lists=(NODE_FILE,)),
+    _Launcher("LSF", lists=LSF, needed="the variables of a launcher, such as mpiexec or jsrun"),
+    _Launcher("LSF's blaunch", ranks=("LSF_PM_TASKID",), marks=("LSF_PM_TASKID",)),
+    _Launcher(
+        "HTCondor",
+        counts=("_CONDOR_NPROCS",),
+        ranks=("_CONDOR_PROCNO",),
+        needed="_CONDOR_PROCNO and _CONDOR_NPROCS",
+        source=_mpi.SOURCE,
+    ),
+    _Launcher("Spark", marks=("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_REUSE_WORKER")),
     _Launcher("LeaderWorkerSet", ("LWS_GROUP_SIZE",), ("LWS_WORKER_INDEX",), needed="LWS_WORKER_INDEX and LWS_GROUP_SIZE"),
-    _Launcher("Volcano", ranks=("VC_TASK_INDEX", "VK_TASK_INDEX")),
+    _Launcher("Volcano", ranks=("VC_TASK_INDEX", "VK_TASK_INDEX"), needed="VC_TASK_INDEX and the lists of the plugin svc"),
     _Launcher("AWS Batch", ("AWS_BATCH_JOB_NUM_NODES",), ("AWS_BATCH_JOB_NODE_INDEX",)),
-    _Launcher("Azure ML", ("AZUREML_NODE_COUNT",)),
+    _Launcher("Azure ML", ("AZUREML_NODE_COUNT", "AZ_BATCHAI_NODE_COUNT"), ("AZ_BATCHAI_TASK_INDEX",), lists=AZURE),
     _Launcher("Replicant", marks=("REPLICANT_JOB_ID", "REPLICANT_COORDINATOR")),
 )
 _ALONE = "If it is to train alone, set REPLICANT_SINGLE=1, or pass cluster_resolver=SimpleClusterResolver(ClusterSpec({}))."
@@ -153,7 +177,9 @@ def launchers_seen(environ: Environ) -> list[tuple[str, str, tuple[str, ...]]]:
     """The launchers that have left any of their variables: the name of each, that of its source, and the variables."""
     found = []
     for launcher in _LAUNCHERS:
-        variables = facts(environ, *dict.fromkeys((*launcher.counts, *launcher.ranks, *launcher.marks)))
+        variables = facts(
+            environ, *dict.fromkeys((*launcher.counts, *launcher.ranks, *launcher.marks, *launcher.allocated, *launcher.lists))
+        )
         found += [(launcher.name, launcher.source or launcher.name, variables)] if variables else []
     return found
 
@@ -167,6 +193,11 @@ def _several(environ: Environ, because: Sequence[str], others: Sequence[tuple[st
         return [], None
     found = [(launcher, signs) for launcher in _LAUNCHERS if (signs := _signs(environ, launcher, described=bool(because)))]
     found += [(_Launcher(name, needed=needed), facts(environ, *names)) for name, names, needed in _in_json(environ)]
+    found += [(_Launcher(name), signs) for name, signs in _in_names(environ)]
+    if task := _dask.sign(environ):
+        found.append((_Launcher("Dask"), (task,)))
+    if batch := batch_of_several(environ):
+        found.append((_Launcher("Slurm", needed="the variables of srun"), batch))
     known = {launcher.source or launcher.name for launcher, _ in found}
     said = [f"{_and(signs)} ({launcher.name})" for launcher, signs in found]
     said += [f"{fact} ({source})" for source, fact in others if source not in known]
@@ -179,12 +210,28 @@ def _several(environ: Environ, because: Sequence[str], others: Sequence[tuple[st
     return found, f"{described}, but by {_and(said)}, {it} is one of several. If so, {advice} {_ALONE}"
 
 
+def started_several(environ: Environ) -> str | None:
+    """The variables by which a launcher has started a command several times, or None. A batch job of several hosts does not say so.
+
+    >>> started_several({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"})
+    'SLURM_STEP_NUM_TASKS=2 and SLURM_PROCID=0 (Slurm)'
+    >>> started_several({"SLURM_NTASKS": "2", "LSB_HOSTS": "a b", "RANK": "0", "MASTER_ADDR": "a"})
+    """
+    named = [(launcher.name, dataclasses.replace(launcher, allocated=(), lists=())) for launcher in _LAUNCHERS]
+    said = [f"{_and(signs)} ({name})" for name, launcher in named if (signs := _signs(environ, launcher, described=True))]
+    return _and(said) or None
+
+
 def _signs(environ: Environ, launcher: _Launcher, *, described: bool) -> tuple[str, ...]:
     """The variables of a launcher, if they say that there are several processes."""
     counts, ranks, marks = launcher.counts, launcher.ranks, launcher.marks
     several = any(_exceeds(environ, name, 1) for name in counts) or any(_exceeds(environ, name, 0) for name in ranks)
     marked = not described and not facts(environ, *counts) and bool(facts(environ, *marks))
-    return facts(environ, *dict.fromkeys((*counts[:1], *ranks, *marks, *counts))) if several or marked else ()
+    if several or marked:
+        return facts(environ, *dict.fromkeys((*counts[:1], *ranks, *marks, *counts)))
+    hosts = facts(environ, *(name for name in launcher.allocated if _exceeds(environ, name, 1)))
+    listed = several_hosts(environ) if launcher.lists else ()
+    return hosts + tuple(fact for fact in listed if fact.partition("=")[0] in launcher.lists)
 
 
 def _exceeds(environ: Environ, name: str, most: int) -> bool:
@@ -217,6 +264,15 @@ def _in_json(environ: Environ) -> list[tuple[str, tuple[str, ...], str]]:
     if isinstance(jobs, dict) and sum(len(tasks) if isinstance(tasks, list | dict) else 1 for tasks in jobs.values()) > 1:
         found.append(("Vertex AI", ("CLUSTER_SPEC",), ""))
     return found
+
+
+def _in_names(environ: Environ) -> list[tuple[str, tuple[str, ...]]]:
+    """The launchers that have variables for each group of their processes, if there are several processes in all."""
+    counts = [name for name in environ if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name)]
+    several = len(counts) > 1 or any(_exceeds(environ, name, 1) for name in counts)
+    lists = [name for name in environ if re.fullmatch(r"VC_[A-Z0-9_]+_HOSTS", name)]
+    several = several or len(lists) > 1 or any("," in environ[name] for name in lists)
+    return [("Volcano", facts(environ, *sorted(counts), *sorted(lists)))] if several else []
 
 
 def _json(environ: Environ, name: str) -> object:

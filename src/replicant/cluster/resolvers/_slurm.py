@@ -20,6 +20,7 @@ from ._environ import (
 )
 from ._hostlist import expand_counts, expand_hosts
 from ._resolver import ClusterResolver
+from ._slurm_places import COMPONENTS, in_component_order, place_components
 
 SOURCE = "Slurm"
 
@@ -83,7 +84,10 @@ class SlurmClusterResolver(ClusterResolver):
             self._spec = self._allotted({"worker": 1}, 0, ["127.0.0.1:" + str(_port_base(environ, port_base))])
             return
         hosts, counts = _nodes(environ, num_tasks, tasks_per_node)
-        places = place_tasks(counts, _plane_size(environ))
+        sizes = [len(hosts)]
+        if not isinstance(tasks_per_node, Mapping):
+            hosts, counts, sizes = in_component_order(environ, hosts, counts)
+        places = place_components(counts, sizes, _plane_size(environ))
         _check_own_place(environ, rank, places)
         self._local = (places[rank][1], counts[places[rank][0]])
         if len(hosts) == 1:
@@ -112,30 +116,6 @@ class SlurmClusterResolver(ClusterResolver):
         return ClusterSpec(allotted)
 
 
-def place_tasks(counts: Sequence[int], plane_size: int | None = None) -> list[tuple[int, int]]:
-    """The node of each rank, and its rank on that node.
-
-    Args:
-        counts: The number of tasks on each node.
-        plane_size: How tasks are dealt out to the nodes. None fills one node after the other (Slurm's "block"), 1 deals them out
-            one by one ("cyclic"), and a larger number deals them out in blocks of that size ("plane").
-
-    >>> place_tasks([2, 1])
-    [(0, 0), (0, 1), (1, 0)]
-    >>> place_tasks([2, 1], plane_size=1)
-    [(0, 0), (1, 0), (0, 1)]
-    """
-    block = plane_size or max(counts, default=1)
-    placed: list[tuple[int, int]] = []
-    used = [0] * len(counts)
-    while len(placed) < sum(counts):
-        for node, count in enumerate(counts):
-            take = min(block, count - used[node])
-            placed += [(node, used[node] + k) for k in range(take)]
-            used[node] += take
-    return placed
-
-
 def find(environ: Environ) -> SlurmClusterResolver | None:
     """The resolver, if this process is part of a Slurm job, or None."""
     return None if first(environ, *_JOB) is None else SlurmClusterResolver(environ=environ)
@@ -149,14 +129,9 @@ def _is_alone(environ: Environ) -> bool:
     """
     if first(environ, *_JOB) is None:
         raise ClusterError(f"{SOURCE}: SLURM_JOB_ID is not set, so this process is not part of a Slurm job. {_ADVICE}")
-    if (number(environ, "SLURM_HET_SIZE") or 1) > 1:
-        raise ClusterError(
-            f"{SOURCE}: SLURM_HET_SIZE={environ['SLURM_HET_SIZE']}: heterogeneous jobs have one node list for each component, and "
-            "this resolver does not join these lists. Use SimpleClusterResolver."
-        )
     if first(environ, *_STEP) is not None or number(environ, "SLURM_PROCID"):
         return False
-    for names in (_COUNT, _NUM_NODES):
+    for names in (_COUNT, _NUM_NODES, COMPONENTS):
         asked = number(environ, *names)
         if asked is not None and asked > 1:
             raise ClusterError(
@@ -238,6 +213,18 @@ def _port_base(environ: Environ, port_base: int | None) -> int:
     job = first(environ, *_JOB)
     step = first(environ, *_STEP_ID)
     return coordinator_port(environ, port_of_job(f"slurm {job and job[1]}.{step and step[1]}"))
+
+
+def batch_of_several(environ: Environ) -> tuple[str, ...]:
+    """The variables of a batch script whose job has several tasks, nodes or components, of which srun has started none here.
+
+    >>> batch_of_several({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}), batch_of_several({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"})
+    (('SLURM_NTASKS=4',), ())
+    """
+    if first(environ, *_JOB) is None or first(environ, *_STEP) is not None:
+        return ()
+    found = [first(environ, *names) for names in (_COUNT, _NUM_NODES, COMPONENTS)]
+    return tuple(f"{each[0]}={each[1]}" for each in found if each is not None and each[1] not in ("0", "1"))
 
 
 def _name(environ: Environ, names: Sequence[str]) -> str:

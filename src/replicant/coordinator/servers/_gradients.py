@@ -10,7 +10,7 @@ import numpy as np
 from ...variables._recorder import current_recorder
 from ._client import Client
 from ._push import combine_rows
-from ._refs import ServerRef, check_rows, notes_of, record_output
+from ._refs import ServerRef, check_not_in_control_flow, check_rows, notes_of, record_output
 from ._rows_gradient import RowsGradient
 
 
@@ -63,6 +63,7 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[
     if recorder is None:
         _apply_now(iterations.site.client, together, outputs)
         return
+    check_not_in_control_flow(iterations, "the update by an optimizer")
     notes = notes_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
     # With the shapes: a program for another number of rows needs outputs of its own, all of which go to one `together`.

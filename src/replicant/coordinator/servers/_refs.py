@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...errors import VariableError
+from ...errors import ContextError, VariableError
 from ...replicas._copies import VariableAggregation
 from ...replicas._placement import Placement
 from ...runtime._jax_dtypes import in_jax_dtype
@@ -112,6 +112,7 @@ class ChangeRef(Ref):
     """An output of a program that becomes a push. `take` is called with the array after each run of the program."""
 
     elsewhere = True
+    starts_at_zero = True
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, take: Callable[[np.ndarray], None], client: Client):
         super().__init__()
@@ -171,6 +172,21 @@ def check_readable(ref: Ref) -> None:
         )
 
 
+def check_not_in_control_flow(ref: Ref, what: str) -> None:
+    """Refuse what is pushed whether or not a branch is taken, and once instead of in each iteration of a loop.
+
+    Raises:
+        ContextError: In a branch or loop.
+    """
+    recorder = current_recorder()
+    if recorder is not None and recorder.depth:
+        raise ContextError(
+            f"Variable {ref.name!r} lies on parameter servers, and {what} of it is inside a branch, a loop, or another function "
+            "that JAX traces by itself. What a worker sends to the servers there may only be added: assign_add and assign_sub. Or "
+            "let the coordinator decide: schedule one function that does it, and another one that does not."
+        )
+
+
 def record_output(owner: ServerRef, key: Any, value: jax.Array, take: Callable[[np.ndarray], None]) -> None:
     """In a trace: make `value` an output of the program, passed to `take`. `key` identifies it among the variable's outputs."""
     recorder = current_recorder()
@@ -200,12 +216,14 @@ def change(ref: ServerRef, kind: str, operand: Any, view: Callable[[Any], Any]) 
         return ref.read_eagerly()
     check_readable(ref)
     new = view(recorder.read(ref)).astype(ref.dtype)
+    if kind == "assign":
+        check_not_in_control_flow(ref, "assign")
     if kind == "assign" or ref in recorder.written:
         recorder.write(ref, new)
         return new
     total = jnp.broadcast_to(jnp.asarray(operand, ref.dtype), ref.shape)
     output = next((c for (k, _, _), c in ref.changes.items() if k == kind), None)
-    if output is not None and output in recorder.written:
+    if output is not None and output in recorder.values:
         total = recorder.read(output) + total
     record_output(ref, kind, total, lambda value: client.change(ref.spec, kind, value))
     recorder.replace(ref, new)  # so that the rest of the function sees it
@@ -223,6 +241,7 @@ def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: 
         ref.site.client.flush()
         return
     notes = notes_of(recorder)
+    check_not_in_control_flow(ref, "a change of its rows")
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
     taken: dict[str, np.ndarray] = {}
 

@@ -11,6 +11,7 @@ from ..graph._blocks import Block
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, State
 from ..sources._foreign import Foreign
 from ._batches import as_batch, batch_spec
+from ._grain_records import shards_of, warn_of_equal_draws, warn_of_records
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,6 +23,7 @@ class GrainMap(Foreign):
     @classmethod
     def of(cls, dataset: Any) -> "GrainMap":
         """Return the elements of this dataset."""
+        warn_of_equal_draws(dataset)
         return cls(dataset=dataset)
 
     @property
@@ -75,7 +77,13 @@ class GrainIterable(Foreign):
     @classmethod
     def of(cls, dataset: Any) -> "GrainIterable":
         """Return the elements of this dataset."""
+        warn_of_records(dataset)
+        warn_of_equal_draws(dataset)
         return cls(dataset=dataset)
+
+    @property
+    def same_everywhere(self) -> bool:
+        return shards_of(self.dataset) == 1
 
     @property
     def kind(self) -> str:

@@ -46,6 +46,23 @@ class Reader(abc.ABC):
         """Close the file."""
 
 
+class NoReader(Reader):
+    """Stands for a file that cannot be opened. It counts as one record."""
+
+    def __init__(self, num_skipped: int, position: Any) -> None:
+        self.num_skipped, self.begin = num_skipped, position
+
+    @property
+    def position(self) -> Any:
+        return self.begin
+
+    def pull(self, limit: int) -> Block | None:
+        return None
+
+    def close(self) -> None:
+        return
+
+
 def check_unchanged(method: str, path: str, before: str | None, now: str | None, since: str = "the position was saved") -> None:
     """Check that a file is what it was before, for example when a position was saved (`Reader.identity`).
 
@@ -120,6 +137,19 @@ class Format(abc.ABC):
             DatasetError: If the file cannot be opened, or is damaged.
         """
         raise NotImplementedError
+
+    def check_alike(self, path: str, found: Any, spec: Any) -> None:
+        """Check that the elements of a file are those of all files, if both specs are known.
+
+        Raises:
+            DatasetError: If they are others.
+        """
+        if None not in (found, spec) and found != spec:
+            raise DatasetError(
+                f"{self.name}: the elements of {path!r} are {found}, and those of the first file {spec}. Write the files "
+                f"again with "
+                "one shape and dtype, or make a dataset of each kind."
+            )
 
     def num_elements(self, path: str, part: int | None) -> int | None:
         """Return the number of elements of a file, or of a part; None if that is known only when they are read.

@@ -5,13 +5,14 @@ import dataclasses
 import functools
 import hashlib
 import os
+import weakref
 from typing import Any, Self
 
 import numpy as np
 
 from ..._whole_file import open_regular
 from ...errors import DatasetError
-from ..graph._blocks import Block
+from ..graph._blocks import Block, concatenate
 from ..graph._graph import Node, nodes
 from ..graph._graph import Reader as NumberReader
 from ..graph._structure import flatten
@@ -25,6 +26,7 @@ class Index(abc.ABC):
     """The elements of one file."""
 
     num_skipped = 0  # records that were left out
+    spec: Any = None  # of its elements, if it is known before they are read
 
     @property
     @abc.abstractmethod
@@ -44,13 +46,23 @@ class Index(abc.ABC):
             DatasetError: If the file is damaged there, or has changed.
         """
 
+    def block(self, numbers: np.ndarray) -> Block | None:
+        """Return the elements with these numbers in columns, if all elements have one structure; None if `read` returns them.
+
+        Raises:
+            DatasetError: As `read`.
+        """
+        del numbers
+
 
 class OpenFile:
-    """A local file that is open in a ``with`` block. It has a length, and slices of it are read when they are asked for.
+    """A local file. It has a length, and slices of it are read when they are asked for.
 
     Raises:
         DatasetError: If it cannot be opened, or has other facts than it had.
     """
+
+    identity = None  # what `Reader.identity` says of files on this machine
 
     def __init__(self, method: str, path: str, facts: Facts | None = None) -> None:
         self.method, self.path = method, path
@@ -59,10 +71,11 @@ class OpenFile:
         except OSError as error:
             what = f"{method}: cannot open {path!r}: {error.strerror}."
             raise DatasetError(f"{what} {if_not_opened(path, error)}") from error
+        self.close = weakref.finalize(self, self._file.close)  # even if an iterator is dropped
         found = os.fstat(self._file.fileno())
         self.facts = (found.st_size, found.st_mtime_ns)
         if facts not in (None, self.facts):
-            self._file.close()
+            self.close()
             raise DatasetError(
                 f"{method}: {path!r} has changed since its index was made. Put the file back as it was, or make the dataset again."
             )
@@ -77,14 +90,30 @@ class OpenFile:
             parts.append(part)
             start += len(part)
         if start < stop:
-            raise DatasetError(f"{self.method}: {self.path!r} ends at byte {start} now. It became shorter while it was read.")
+            raise self._shorter(start)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def fill(self, view: Any, start: int) -> None:
+        """Read bytes from a place on, until this writable buffer is full.
+
+        Raises:
+            DatasetError: If the file ends before.
+        """
+        view = memoryview(view).cast("B")
+        filled = 0
+        while filled < len(view) and (count := os.preadv(self._file.fileno(), [view[filled:]], start + filled)):
+            filled += count
+        if filled < len(view):
+            raise self._shorter(start + filled)
+
+    def _shorter(self, end: int) -> DatasetError:
+        return DatasetError(f"{self.method}: {self.path!r} ends at byte {end} now. It became shorter while it was read.")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self.close()
 
 
 def facts_of(path: str) -> Facts | None:
@@ -107,7 +136,12 @@ class IndexedFiles(ReadFiles):
     @functools.cached_property
     def indexes(self) -> list[Index]:
         """The indexes of the files, which are made when they are first needed."""
-        return [self.form.index(path) for path in paths_of(self.form, self.input)]
+        found: list[Index] = []
+        for path in paths_of(self.form, self.input):
+            index = self.form.index(path)
+            self.form.check_alike(path, index.spec, found[0].spec if found else None)
+            found.append(index)
+        return found
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
@@ -123,6 +157,22 @@ class IndexedFiles(ReadFiles):
 
     def _read(self, numbers: np.ndarray) -> Block:
         which = np.searchsorted(self._ends, numbers, side="right") - 1
+        return self._in_columns(numbers, which) or self._one_by_one(numbers, which)
+
+    def _in_columns(self, numbers: np.ndarray, which: np.ndarray) -> Block | None:
+        blocks: list[Block] = []
+        for file in (files := np.unique(which)):
+            block = self.indexes[file].block(numbers[which == file] - self._ends[file])
+            if block is None:
+                return None
+            blocks.append(block)
+        if len(files) == 1:
+            return blocks[0]
+        places = np.empty(len(numbers), np.int64)
+        places[np.argsort(which, kind="stable")] = np.arange(len(numbers))
+        return concatenate(blocks).take(places)
+
+    def _one_by_one(self, numbers: np.ndarray, which: np.ndarray) -> Block:
         found: list[Any] = [None] * len(numbers)
         for file in np.unique(which):
             places = np.flatnonzero(which == file)

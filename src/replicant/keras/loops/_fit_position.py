@@ -19,9 +19,14 @@ from ...input.sources._generator import Generator
 from ..data._adapter import DatasetAdapter
 from ..data._array_batches import Several, several
 from ..state._loop_run import current_loop
+from ..state._owner import strategy_of
 from ._fit_callbacks import Run, followed, run_of
+from ._lost_seeds import warn_of_lost_seeds
 from ._saved_position import Position, Randomness
+from ._table_optimizers import warn_of_unused_optimizers
 from ._train_function import Rank, Step, TrainFunction, train_function_of
+
+_signature_of = functools.cache(inspect.signature)  # of one function, Keras's
 
 
 class FitRun(Run):
@@ -268,10 +273,21 @@ def _nodes(roots: Any) -> Iterator[Node]:
 
 def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``fit`` with Replicant's callbacks first. Tell them when it ends, and watch it if they ask for that."""
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound = _signature_of(original).bind(model, *args, **kwargs)
+    if strategy_of(model) is not None:
+        warn_of_unused_optimizers(model)
+        if not _restores(bound.arguments.get("callbacks")):
+            warn_of_lost_seeds(model)
     with followed(model, bound.arguments.get("callbacks"), FitRun) as callbacks:
         bound.arguments["callbacks"] = callbacks
         return original(*bound.args, **bound.kwargs)
+
+
+def _restores(callbacks: Any) -> bool:
+    """Whether one of the callbacks brings back a state of its own, with the seeds."""
+    listed = getattr(callbacks, "callbacks", callbacks) or ()
+    each = listed if isinstance(listed, list | tuple) else [listed]
+    return any("BackupAndRestore" in {base.__name__ for base in type(callback).__mro__} for callback in each)
 
 
 def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ..data._array_batches import Several, several
-from ..state import _loop_state
+from ..state import _loop_state, _loop_values
 from ..state._loop_state import PARTS
 from ..state._variables import as_they_lie
 from ..steps import _stateful_step
@@ -23,15 +23,19 @@ def get_state(original: Callable[..., Any], model: Any, *, purge_model_variables
     with as_they_lie():
         if not purge_model_variables:
             return original(model, **parts)
-        return _purged(original, model, parts)
+        return _purged(model, parts)
 
 
-def _purged(original: Callable[..., Any], model: Any, parts: dict[str, bool]) -> Any:
+def _purged(model: Any, parts: dict[str, bool]) -> Any:
     names = [name for name in PARTS["train_step"] if parts.get(name)]
     before = model.__dict__.get(_loop_state.STATE) or {}
-    _loop_state.note(model, names, original(model, **parts))
+    variables = _loop_values.found(model, names)
+    state = tuple(map(_loop_values.values_of, variables.values()))
+    _loop_state.note(model, names, map(list, state))
     model._jax_state_synced = False
-    return _loop_state.unshared(original(model, **parts, purge_model_variables=True), [before.get(name, ()) for name in names])
+    for each in variables.values():
+        _loop_values.empty(each)
+    return _loop_state.unshared(state, [before.get(name, ()) for name in names])
 
 
 class _Newest:

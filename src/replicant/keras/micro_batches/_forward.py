@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import keras
 
 from ...errors import ArgumentError
-from ...replicas._collectives import MeshAxis, SingleReplica
+from ...replicas._collectives import SingleReplica
 from ...replicas._micro import MicroBatch, Parts, in_micro_batch
 from ...replicas._placement import Placement
 from ..cpu._recurrent import in_global_view
@@ -36,8 +36,7 @@ class Forward:
         self.parts = Parts(batch.each, max(1, -(-(batch.each + bool(batch.tail)) // steps)))
         self.group: Any = SingleReplica()
         if not placement.on_one_device:
-            rest = placement.model_axis_at_rest if placement.has_model_axis else None
-            self.group = MeshAxis(placement.num_replicas, placement.deadlocks, placement.bytes_per_pack, rest)
+            self.group = placement.mesh_axis()
         self._training = {"training": True} if model._call_has_training_arg else {}
 
     def __call__(self, trainable: Sequence[Any], others: Sequence[Any], rows: Sequence[Any], sums: LossSums) -> Any:

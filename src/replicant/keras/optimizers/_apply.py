@@ -15,7 +15,7 @@ from ...replicas._context import (
     ReplicaContext,
     active_replica_context,
 )
-from ...variables._recorder import ReplicaRecorder, current_recorder
+from ...variables._recorder import ReplicaRecorder, beside_the_trace, current_recorder
 from .. import _internals
 from ..state._recording_scope import RecordingScope
 from ..state._refs import ref_of_keras
@@ -122,6 +122,7 @@ def build_now(optimizer: Any, variables: list[Any]) -> None:
     if optimizer.built:
         return
     variables = for_optimizer(variables)  # before the name scope, which is not part of their names
-    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
+    outside = _internals.outside_stateless_scope()
+    with beside_the_trace(), outside, jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True

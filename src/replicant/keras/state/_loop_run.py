@@ -37,6 +37,7 @@ class LoopRun:
         builds: Whether Keras reads data only to build the model.
         workers: The strategy whose workers run the loop together, or else the one of the loop around it. None if there is none.
         batches_read: What the workers compare then.
+        variables: The variables whose values the loop has, by the parts of its state.
         fit: What callbacks know of the ``fit``, a `loops/_fit_callbacks.Run`, if one of them asks.
         at_end: What is called when the loop ends, whether or not it raises.
     """
@@ -50,6 +51,7 @@ class LoopRun:
         self._around = around = _current.get()
         self.workers: Strategy | None = None if around is None else around.workers
         self.batches_read: BatchesRead | None = None if around is None else around.batches_read
+        self.variables: dict[str, list[Any]] = {}
         self.fit: Any = None
         self.at_end = ExitStack()
 

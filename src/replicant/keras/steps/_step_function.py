@@ -89,7 +89,7 @@ class StepFunction:
         if not self._compiled:
             return self._eagerly(state, batches)
         state = tuple(
-            part.items if type(part) is _Leaves else [self._traced.home(x, slots) for x in part]
+            part.items if type(part) is _Leaves else self._traced.homes(part, slots)
             for part, slots in zip(state, self._holds_slots, strict=True)
         )
         if len(batches) == 1:
@@ -116,7 +116,7 @@ class StepFunction:
         outputs = []
         for batch in batches:
             # For every batch, because operations on arrays that Python made in a step leave the result on one device.
-            state = tuple([self._traced.home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
+            state = tuple(map(self._traced.homes, state, self._holds_slots))
             data = self._spread(batch, axis=0)
             if self._placement.deadlocks:  # collecting what was spread over the devices must not wait for later programs
                 jax.block_until_ready((state, data))

@@ -1,6 +1,8 @@
 """A model's ``train_step``, ``test_step`` and ``predict_step``, in the two forms in which they may be written and called."""
 
+import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +17,22 @@ _KNOWN = "_replicant_stateful_steps"
 
 def is_stateful(step: Callable[..., Any]) -> bool:
     """Whether a model's step takes only the data, as in TensorFlow, and not ``(state, data)``."""
+    function = step.__func__ if isinstance(step, types.MethodType) else None
+    return _method_takes_one(function) if isinstance(function, types.FunctionType) else _takes_one(step, 0)
+
+
+@functools.lru_cache(maxsize=64)
+def _method_takes_one(function: Callable[..., Any]) -> bool:
+    return _takes_one(function, 1)
+
+
+def _takes_one(step: Callable[..., Any], given: int) -> bool:
+    """Whether a function needs one argument besides the first `given` ones."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(step).parameters.values()
     if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
         return False  # such a step hands on what it gets
-    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters) == 1
+    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters) == given + 1
 
 
 def step_of(model: Any, name: str) -> Callable[..., Any]:

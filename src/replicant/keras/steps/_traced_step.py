@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...replicas._collectives import MeshAxis
 from ...replicas._placement import Placement
 from ...tracing.replicas._batch_split import compute_by_rows
 from ..cpu._recurrent import in_global_view
@@ -117,8 +116,7 @@ class TracedStep:
 
         given = tuple(map(list, state)), data
         rows = jax.tree.map(lambda _: -1, given[0]), jax.tree.map(rows_of, data)
-        group = MeshAxis(num_replicas, placement.deadlocks, placement.bytes_per_pack)
-        return compute_by_rows(step, given, rows, placement.mesh, group)
+        return compute_by_rows(step, given, rows, placement.mesh, placement.mesh_axis())
 
     def many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
         """Trace several steps as one program: a loop on the devices."""
@@ -177,6 +175,13 @@ class TracedStep:
             return jax.lax.with_sharding_constraint(x, self.cut(num_replicas if even else 1, axis))
 
         return jax.tree.map(settle, outputs)
+
+    def homes(self, part: Iterable[Any], slots: bool) -> list[Any]:
+        """Return arrays of the state where the step needs them."""
+        if not self.devices.on_one_device:
+            return [self.home(x, slots) for x in part]
+        home = self.devices.mirrored
+        return [x if isinstance(x, jax.Array) and x.committed and x.sharding == home else self.home(x, slots) for x in part]
 
     def home(self, x: Any, slots: bool) -> Any:
         """Return an array of the state where the step needs it."""

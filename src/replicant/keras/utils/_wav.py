@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from ...errors import DatasetError
 
 _PCM = 1
+# A file of this format names another one by a GUID, which goes on so after the two bytes of the number. ffmpeg and others write
+# sounds of more than two channels in it.
+_EXTENSIBLE, _GUID_AT, _GUID_END = 0xFFFE, 24, bytes.fromhex("000000001000800000aa00389b71")
 _MOST_TAPS = 1 << 22  # of the filter that converts a rate
 _MANY = 1 << 24  # numbers, which a sound may have only if its file has many, too
 _MOST_TIMES = 64  # as many numbers as the file has
@@ -26,6 +29,9 @@ def decoded(name: str, path: str, data: bytes) -> tuple[NDArray[np.float32], int
     if chunks is None or len(chunks.get(b"fmt ", b"")) < _FORMAT.size or b"data" not in chunks:
         raise _error(name, path, "it is damaged, or not a WAV file")
     kind, channels, rate, _, _, bits = _FORMAT.unpack_from(chunks[b"fmt "])
+    fmt = chunks[b"fmt "]
+    if kind == _EXTENSIBLE and fmt[_GUID_AT + 2 : _GUID_AT + 16] == _GUID_END:
+        kind = int.from_bytes(fmt[_GUID_AT : _GUID_AT + 2], "little")
     if kind != _PCM or bits != 16:
         raise _error(name, path, f"it has {bits} bits per sample in format {kind}, not 16 bits in format 1 (PCM)")
     samples = np.frombuffer(chunks[b"data"], "<i2", count=len(chunks[b"data"]) // 2)

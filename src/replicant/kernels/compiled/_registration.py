@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from . import _kept_code, _registers, _translation
+from . import _kept_code, _registers, _shipped_code, _translation
 
 _SHARED = ("_machine_code.py", "_xla_calls.py", "_tiles.py", "_translation.py")
 _lock = threading.Lock()
@@ -86,10 +86,12 @@ class Native:
 
     def _address(self) -> int:
         """The address of the compiled function. Its machine code is kept for the next process."""
+        if address := _kept_code.load(self.shipped_file()):
+            return address
         file = self.file()
         if address := _kept_code.load(file):
             return address
-        handle = importlib.import_module(f".{self.module}", __package__).handle
+        handle = self.handle()
         if (code := _translation.translated(handle)) and (address := _kept_code.load_from(_kept_code.store(file, *code))):
             return address
         numba: Any = importlib.import_module("numba")
@@ -97,15 +99,30 @@ class Native:
         _functions.append(function)
         return function.address
 
+    def handle(self) -> Any:
+        """The function that numba compiles."""
+        return importlib.import_module(f".{self.module}", __package__).handle
+
+    @property
+    def _source(self) -> bytes:
+        return b"".join(Path(__file__).with_name(name).read_bytes() for name in (*_SHARED, *self.sources, f"{self.module}.py"))
+
+    @property
+    def _name(self) -> str:
+        return self.target.removeprefix("replicant_")
+
+    def shipped_file(self, kind: str | None = None) -> Path:
+        """Where the machine code is in an installed package: for a kind of processor, this one's by default."""
+        return _shipped_code.file(self._name, self._source, kind)
+
     def file(self) -> Path:
         """Where the machine code is kept: beside that of Python, or where this user keeps such things if that cannot be written."""
-        sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in (*_SHARED, *self.sources, f"{self.module}.py"))
         versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
-        key = zlib.crc32(repr((sources, versions, _kept_code.machine(), _registers.width())).encode())
+        key = zlib.crc32(repr((self._source, versions, _kept_code.machine(), _registers.width())).encode())
         folder = Path(importlib.util.cache_from_source(__file__)).parent
         if not os.access(folder if folder.exists() else folder.parent, os.W_OK):
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicant"
-        return folder / f"{self.target.removeprefix('replicant_')}-{key:08x}.object"
+        return folder / f"{self._name}-{key:08x}.object"
 
 
 _functions: list[Any] = []  # they own their machine code

@@ -23,8 +23,11 @@ _OF_LIBRARIES = (
 _OF_CODEGEN = ("_library_class", "_data_layout", "set_env")
 
 
-def translated(handle: Callable[[int], int]) -> tuple[str, bytes] | None:
-    """The name and the object file of a function of one whole number that returns one. None if this numba has other insides."""
+def translated(handle: Callable[[int], int], kind: str | None = None) -> tuple[str, bytes] | None:
+    """The name and the object file of a function of one whole number that returns one. None if this numba has other insides.
+
+    The code is for this processor or, if there is a `kind` such as "x86-64-v3", for all processors of it.
+    """
     numba: Any = importlib.import_module("numba")
     try:
         target: Any = importlib.import_module("numba.core.registry").cpu_target.target_context
@@ -36,7 +39,7 @@ def translated(handle: Callable[[int], int]) -> tuple[str, bytes] | None:
         if not can_translate:
             return None
         function = numba.cfunc(numba.types.int64(numba.types.int64), error_model="numpy")(handle)
-    return function.native_name, _optimized(function.inspect_llvm())
+    return function.native_name, _optimized(function.inspect_llvm(), kind)
 
 
 @contextlib.contextmanager
@@ -69,13 +72,14 @@ def _translating(codegen: Any) -> Iterator[bool]:
         del codegen._library_class, codegen.set_env  # noqa: SLF001 - those of its class are back
 
 
-def _optimized(text: str) -> bytes:
+def _optimized(text: str, kind: str | None) -> bytes:
     """The object file of a module of LLVM's."""
     llvm: Any = importlib.import_module("llvmlite.binding")
     module = llvm.parse_assembly(text)
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+        cpu=kind or llvm.get_host_cpu_name(),
+        # LLVM takes it that processors of the newest kind slow down where they compute with their whole vectors.
+        features="-prefer-256-bit" if kind else llvm.get_host_cpu_features().flatten(),
         opt=LEVEL,
         reloc="static",
         codemodel="jitdefault",

@@ -14,7 +14,8 @@ from ...errors import RaggedStepError
 from ...replicas._copies import VariableAggregation
 from ...tracing.jaxprs._marks import exchange_p, gradient_p, sync_p
 from ...tracing.replicas._interpreter import pull_rows
-from ...tracing.replicas._requests import Answer, JointPath, JointPull, JointPullback, Question, Request, Steps
+from ...tracing.replicas._requests import Answer, JointControl, JointPath, JointPull, JointPullback, Question, Request, Steps
+from ._joint_control import compute_together, kind_of
 from ._ragged_exchanges import Rows, total_of
 
 
@@ -58,6 +59,8 @@ def _of_all(requests: dict[int, Request], num_replicas: int) -> list[Any]:
 
 
 def _kind(request: Request) -> tuple[str, str, int]:
+    if isinstance(request, JointControl):
+        return kind_of(request)
     name, params = request.eqn.primitive.name, request.eqn.params
     if request.eqn.primitive is exchange_p:
         return name, f"{params['label']}{params['rule'] and ' ' + params['rule']}", params["index"]
@@ -72,6 +75,8 @@ def _answer(asked: list[Any], has_rows: Sequence[bool]) -> Sequence[Any]:
             return _differentiate(asked, has_rows)
         case JointPull():
             return _pull(asked)
+        case JointControl():
+            return compute_together(asked, lambda replicas: side_by_side(replicas, has_rows))
         case _ if asked[0].eqn.primitive is sync_p:
             return _sync(asked, has_rows)
         case _:

@@ -65,9 +65,7 @@ class StepInputs:
 
     def mesh_axis(self) -> MeshAxis:
         """Return the group of equal replicas."""
-        placement = self.placement
-        rest = placement.model_axis_at_rest if placement.has_model_axis else None
-        return MeshAxis(self.num_replicas, bucket=placement.deadlocks, bytes_per_pack=placement.bytes_per_pack, rest=rest)
+        return self.placement.mesh_axis()
 
     def layout_of(self, ref: Ref) -> Layout:
         """Return how a replica sees a variable."""

@@ -12,7 +12,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray, Tracer
-from jax.interpreters import mlir
+from jax.interpreters import ad, batching, mlir
 
 from ._closed_jaxpr import ClosedJaxpr
 
@@ -71,6 +71,16 @@ def _exchange_shapes(*avals: Any, out_shapes: tuple[Any, ...], **params: Any) ->
 own_p.def_impl(lambda value: value)
 own_p.def_abstract_eval(lambda aval: aval)
 mlir.register_lowering(own_p, lambda _, value: [value])
+
+
+def _own_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    del tangents
+    result: Any = own_p.bind(*primals)
+    return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+
+
+ad.primitive_jvps[own_p] = _own_jvp  # inside a branch or loop, JAX differentiates
+batching.defvectorized(own_p)
 
 
 def name_constant(value: Any) -> None:

@@ -32,14 +32,21 @@ SUMS = frozenset({"psum", "psum_invariant"})
 GATHER = "all_gather"
 AGREEING = SUMS | {"pmax", "pmin", GATHER, "all_gather_invariant"}
 SUM_OF_SLICES = "reduce_scatter"  # gives each replica its slice of the sum
+EXCHANGES = AGREEING | {SUM_OF_SLICES}
 INDEX = "axis_index"
 
 # Operations that call a body with their operands. Those in INLINED mean no more than their body.
 JIT = "jit"
 INLINED = frozenset({JIT, "closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
-CALLS = INLINED | {"remat2"}
+REMAT = "remat2"
+CALLS = INLINED | {REMAT}
 LOOPS = frozenset({"cond", "scan", "while"})
 PRINTING = frozenset({"debug_callback", "debug_print"})
+
+# Operations that draw random numbers with a key, their first operand. Those of the generator "rbg" use RAW_DRAW in the end.
+DRAWS = frozenset({"random_bits", "random_fold_in", "random_split", "random_gamma"})
+RAW_DRAW = "rng_bit_generator"
+VECTORIZED = "threefry2x32"  # the generator whose draws JAX vectorizes, and an operation
 
 BARRIER = "optimization_barrier"
 
@@ -53,7 +60,18 @@ PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated", "scat
 CONCATENATE = "concatenate"  # also stacks
 REST = frozenset({"rev", "select_n", "dynamic_update_slice", CONCATENATE})
 CONSTRAINT = "sharding_constraint"
-NAMES = AGREEING | CALLS | LOOPS | PRINTING | LINEAR | ADDITIVE | PRODUCTS | REST | {INDEX, SUM_OF_SLICES, CONSTRAINT}
+NAMES = (
+    AGREEING
+    | CALLS
+    | LOOPS
+    | PRINTING
+    | LINEAR
+    | ADDITIVE
+    | PRODUCTS
+    | REST
+    | DRAWS
+    | {INDEX, SUM_OF_SLICES, CONSTRAINT, RAW_DRAW, VECTORIZED}
+)
 
 
 @functools.cache

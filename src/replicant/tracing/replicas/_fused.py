@@ -22,6 +22,7 @@ from ..jaxprs._bind import bind
 from ..jaxprs._closed_jaxpr import ClosedJaxpr
 from ..jaxprs._marks import inner_jaxprs
 from ..jaxprs._primitive_names import INLINED, SUMS
+from ._draws import with_draws_apart
 from ._varying import Varying
 
 
@@ -130,8 +131,9 @@ class _Fused:
         axes = [None if isinstance(x, Same) else 0 for x in values]
         arrays = [x.value if isinstance(x, Same) else x.rows for x in values]
         out_axes = [0 if v else None for v in varies]
+        apart = with_draws_apart(eqn)
         each = jax.vmap(
-            lambda *inputs: bind(eqn, inputs), in_axes=axes, out_axes=out_axes, axis_name=AXIS, axis_size=self._num_replicas
+            lambda *inputs: bind(apart, inputs), in_axes=axes, out_axes=out_axes, axis_name=AXIS, axis_size=self._num_replicas
         )
         try:
             return each(*arrays)

@@ -20,20 +20,26 @@ from ..gradients._gathered_variable import axis_of_gather, gathered_p, read_agai
 from ..gradients._gradient_paths import GradientPath, find_paths, in_order
 from ..jaxprs._closed_jaxpr import ClosedJaxpr
 from ..jaxprs._marks import asks_outer_tape, exchange_p, gradient_p, has_exchanges, has_markers, inner_jaxprs, own_p, sync_p
-from ..jaxprs._primitive_names import BARRIER, JIT
+from ..jaxprs._primitive_names import BARRIER, JIT, LOOPS, REMAT
 from ._piggyback_scalars import Riders
-from ._requests import Answer, JointPath, JointPull, JointPullback, Question, Steps
-from ._varying import Varying
+from ._requests import Answer, JointControl, JointPath, JointPull, JointPullback, Question, Steps
+from ._varying import Reached, Varying
 
 Env = MutableMapping[Any, Any]
 _T = TypeVar("_T")
 
 
 def run_alone(
-    closed: ClosedJaxpr, args: Sequence[Any], varying: Sequence[bool], answer: Answer, riders: Riders | None = None
+    closed: ClosedJaxpr,
+    args: Sequence[Any],
+    varying: Sequence[bool],
+    answer: Answer,
+    riders: Riders | None = None,
+    *,
+    kind: type[Varying] = Varying,
 ) -> list[Any]:
     """Evaluate `closed` on `args`, asking `answer` at each exchange. `riders` travel with one of its sums."""
-    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer, riders=riders)
+    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer, riders=riders, kind=kind)
     try:
         question = next(steps)
         while True:
@@ -51,11 +57,15 @@ def evaluate(
     answer: Answer | None,
     *,
     riders: Riders | None = None,
+    kind: type[Varying] = Varying,
 ) -> Steps[list[Any]]:
-    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient; None to differentiate together."""
+    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient; None to differentiate together.
+
+    `kind` is `Reached` where it is not known what varies, and what is around has been checked.
+    """
     env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
-    machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
+    machine = _Machine(jaxpr, env, kind(jaxpr, varying), answer)
     yield from machine.run(riders)
     return [machine.read(env, v) for v in jaxpr.outvars]
 
@@ -94,15 +104,28 @@ class _Machine:
                 results = [riders.sum(step, values[0], partial(self.read, env))]
             elif step.primitive.name == JIT and has_markers(step.params["jaxpr"].jaxpr):
                 results = yield from self._call(step, values)
+            elif self._needs_others(step):
+                results = yield self._joint(step, values)
             else:
                 results = _bind(step, values, self._answer)
             env.update(zip(step.outvars, results, strict=True))
+
+    def _needs_others(self, eqn: jex.JaxprEqn) -> bool:
+        """Whether an equation is a branch or a loop with exchanges, which all replicas compute together."""
+        return self._answer is None and eqn.primitive.name in (*LOOPS, REMAT) and has_exchanges([eqn])
+
+    def _joint(self, eqn: jex.JaxprEqn, values: list[Any]) -> JointControl:
+        for inner in inner_jaxprs(eqn):
+            _check_tapes(inner, eqn)
+        arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]
+        return JointControl(eqn, arrays, [self._varying(v) for v in eqn.invars])
 
     def _call(self, eqn: jex.JaxprEqn, values: list[Any]) -> Steps[list[Any]]:
         """Evaluate the body of a call that contains marks."""
         body = eqn.params["jaxpr"]
         _check_tapes(body.jaxpr, eqn)
-        return (yield from evaluate(body.jaxpr, body.consts, values, [self._varying(v) for v in eqn.invars], self._answer))
+        varying, kind = [self._varying(v) for v in eqn.invars], type(self._varying)
+        return (yield from evaluate(body.jaxpr, body.consts, values, varying, self._answer, kind=kind))
 
     def _run_path(self, path: GradientPath, used: set[jex.Var]) -> Steps[None]:
         """Evaluate a path once, for both its values and its gradient."""
@@ -192,6 +215,8 @@ class _Machine:
             return (yield question) if self._answer is None else self._answer(question)
         if self._answer is None and eqn.primitive.name == JIT and has_exchanges([eqn]):
             return (yield from self._call(eqn, values))
+        if self._needs_others(eqn):
+            return (yield self._joint(eqn, values))
         return _bind(eqn, values, self._answer)
 
 
@@ -271,15 +296,16 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
         return param
     avals: list[Any] = [v.aval for v in param.jaxpr.invars]  # of arrays, since an operation is called with them
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    return jax.make_jaxpr(lambda *args: run_alone(param, args, [True] * len(args), answer or _refuse(eqn)))(*shapes)
+    all_of_them = [True] * len(shapes)
+    return jax.make_jaxpr(lambda *args: run_alone(param, args, all_of_them, answer or _refuse(eqn), kind=Reached))(*shapes)
 
 
 def _refuse(eqn: jex.JaxprEqn) -> Answer:
     def answer(exchange: Question) -> list[Any]:
         raise RaggedStepError(
             f"The replicas have different numbers of rows in this step, and {exchange.eqn.params.get('label', 'an assignment')} "
-            f"lies inside a loop or branch ({eqn.primitive.name}), where exchanges need equal numbers. Move it outside, or use a "
-            "global batch size that is a multiple of the number of replicas."
+            f"lies inside a function that JAX transforms ({eqn.primitive.name}), where exchanges need equal numbers. Move it "
+            "outside, or use a global batch size that is a multiple of the number of replicas."
         )
 
     return answer

@@ -49,7 +49,16 @@ class JointPull:
     cotangents: list[Any]
 
 
-Request: TypeAlias = Question | JointPath | JointPull
+@dataclasses.dataclass(frozen=True)
+class JointControl:
+    """A request to compute a branch, a loop or a checkpoint with exchanges inside, together with those of the other replicas."""
+
+    eqn: jex.JaxprEqn
+    values: list[Any]
+    varying: list[bool]
+
+
+Request: TypeAlias = Question | JointPath | JointPull | JointControl
 _T = TypeVar("_T")
 Steps: TypeAlias = Generator[Request, Any, _T]
 Answer: TypeAlias = Callable[[Question], list[Any]]

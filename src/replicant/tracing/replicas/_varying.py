@@ -13,7 +13,7 @@ from ...errors import ContextError
 from ..gradients._gathered_variable import gathered_p
 from ..jaxprs._closed_jaxpr import ClosedJaxpr
 from ..jaxprs._marks import exchange_p, gradient_p, inner_jaxprs, scan_counts, sync_p
-from ..jaxprs._primitive_names import AGREEING, CALLS, INDEX
+from ..jaxprs._primitive_names import AGREEING, CALLS, EXCHANGES, INDEX
 
 
 def body_of_call(eqn: jex.JaxprEqn) -> ClosedJaxpr | jex.Jaxpr | None:
@@ -50,11 +50,11 @@ class Varying:
             return [True]
         called = body_of_call(eqn)
         if called is not None:
-            return Varying(called.jaxpr if isinstance(called, ClosedJaxpr) else called, inputs).outputs
+            return type(self)(called.jaxpr if isinstance(called, ClosedJaxpr) else called, inputs).outputs
         bodies = inner_jaxprs(eqn)
         if name == "cond":
-            _check_branch(eqn, differs=inputs[0])
-            return _any_of([Varying(b, inputs[1:]).outputs for b in bodies], always=inputs[0])
+            self._check_branch(eqn, differs=inputs[0])
+            return _any_of([type(self)(b, inputs[1:]).outputs for b in bodies], always=inputs[0])
         if name == "scan":
             return self._loop(bodies[0], inputs, *scan_counts(eqn))
         if name == "while":
@@ -66,42 +66,60 @@ class Varying:
             return [any(inputs[:slices]) or bool(self._vars)] * len(eqn.outvars)
         return [any(inputs)] * len(eqn.outvars)
 
-    @staticmethod
-    def _loop(body: jex.Jaxpr, inputs: list[bool], num_consts: int, num_carry: int) -> list[bool]:
-        consts, carry, rest = inputs[:num_consts], inputs[num_consts : num_consts + num_carry], inputs[num_consts + num_carry :]
-        while True:
-            outputs = Varying(body, consts + carry + rest).outputs
-            joined = [a or b for a, b in zip(carry, outputs, strict=False)]
-            if joined == carry:
-                return carry + outputs[num_carry:]
-            carry = joined
+    def _loop(self, body: jex.Jaxpr, inputs: list[bool], num_consts: int, num_carry: int) -> list[bool]:
+        carry = carried_flags(body, inputs, num_consts, num_carry, kind=type(self))
+        rest = inputs[num_consts + num_carry :]
+        return carry + type(self)(body, inputs[:num_consts] + carry + rest).outputs[num_carry:]
 
     def _while(self, eqn: jex.JaxprEqn, inputs: list[bool]) -> list[bool]:
         num_test, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         test, consts, carry = inputs[:num_test], inputs[num_test : num_test + num_body], inputs[num_test + num_body :]
         carry = self._loop(eqn.params["body_jaxpr"].jaxpr, consts + carry, num_body, len(carry))
-        differs = Varying(eqn.params["cond_jaxpr"].jaxpr, test + carry).outputs[0]
-        _check_branch(eqn, differs=differs)
+        differs = type(self)(eqn.params["cond_jaxpr"].jaxpr, test + carry).outputs[0]
+        self._check_branch(eqn, differs=differs)
         return [True] * len(carry) if differs else carry
 
+    def _check_branch(self, eqn: jex.JaxprEqn, *, differs: bool) -> None:
+        """Refuse an exchange for which some replicas would wait for ever.
 
-def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
-    """Refuse an exchange for which some replicas would wait for ever.
+        Raises:
+            ContextError: If there is one in a branch or loop whose condition differs between replicas.
+        """
+        if differs and any(map(_exchanges, inner_jaxprs(eqn))):
+            raise ContextError(
+                f"An exchange (all_reduce, all_gather, or an assignment that combines the replicas' values) is inside a branch or "
+                f"loop ({eqn.primitive.name}) whose condition differs between replicas. Those that enter it would wait for the "
+                "others for ever. Move the exchange outside, or reduce the condition first."
+            )
 
-    Raises:
-        ContextError: If there is one in a branch or loop whose condition differs between replicas.
-    """
-    if differs and any(map(_exchanges, inner_jaxprs(eqn))):
-        raise ContextError(
-            f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between "
-            "replicas. Those that enter it would wait for the others forever. Move the exchange outside, or reduce the condition "
-            "first."
-        )
+
+class Reached(Varying):
+    """The variables of a jaxpr that some of its inputs reach, whether or not these differ between replicas."""
+
+    def _check_branch(self, eqn: jex.JaxprEqn, *, differs: bool) -> None:
+        """Refuse nothing: a condition that an input reaches may be the same on all replicas."""
+
+
+def carried_flags(
+    body: jex.Jaxpr, inputs: Sequence[bool], num_consts: int, num_carry: int, kind: "type[Varying] | None" = None
+) -> list[bool]:
+    """Return which of the values that a loop carries vary, given its body and which of its operands vary at the beginning."""
+    consts, carry, rest = (
+        [*inputs[:num_consts]],
+        [*inputs[num_consts : num_consts + num_carry]],
+        [*inputs[num_consts + num_carry :]],
+    )
+    while True:
+        outputs = (kind or Reached)(body, consts + carry + rest).outputs
+        joined = [a or b for a, b in zip(carry, outputs, strict=False)]
+        if joined == carry:
+            return carry
+        carry = joined
 
 
 def _exchanges(jaxpr: jex.Jaxpr) -> bool:
     return any(
-        eqn.primitive is exchange_p or eqn.primitive.name in AGREEING or any(map(_exchanges, inner_jaxprs(eqn)))
+        eqn.primitive in (exchange_p, sync_p) or eqn.primitive.name in EXCHANGES or any(map(_exchanges, inner_jaxprs(eqn)))
         for eqn in jaxpr.eqns
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 from ...._protobuf import MessageError, as_bytes, as_integer, fields, packed_integers
 from ....errors import CheckpointError
 from ...format._boxes import Box
-from ._damage import require, shown
+from ._damage import damaged, require, shown
 
 _VERSION = 1  # of the formats of bundles and of files of the first Saver that is read here
 _MOST_AXES = 64  # of NumPy's arrays
@@ -156,10 +156,10 @@ def check_shape(file: Any, key: str, shape: tuple[int, ...]) -> None:
     Raises:
         DamagedCheckpointError: If none can.
     """
-    told = str(shape) if len(shape) <= _MOST_AXES else f"one of {len(shape)} axes"
     # NumPy multiplies the sizes beside a 0, too.
-    holds = len(shape) <= _MOST_AXES and min(shape, default=0) >= 0 and math.prod(filter(None, shape)) < _MOST_ELEMENTS
-    require(holds, file, f"the shape of {shown(key)} is {told}, which no array has")
+    if len(shape) > _MOST_AXES or min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= _MOST_ELEMENTS:
+        told = str(shape) if len(shape) <= _MOST_AXES else f"one of {len(shape)} axes"
+        raise damaged(file, f"the shape of {shown(key)} is {told}, which no array has")
 
 
 def check_size(file: Any, key: str, entry: Entry, dtype: np.dtype) -> None:
@@ -170,9 +170,9 @@ def check_size(file: Any, key: str, entry: Entry, dtype: np.dtype) -> None:
     """
     count, strings = math.prod(entry.shape), dtype.hasobject
     needed = count + _LENGTHS_CHECKSUM if strings else count * dtype.itemsize
-    require(
-        entry.size >= needed if strings else entry.size == needed,
-        file,
-        f"{shown(key)} has {entry.size} bytes, but its shape {entry.shape} and dtype {dtype} need "
-        f"{'at least ' if strings else ''}{needed}",
-    )
+    if entry.size < needed or (entry.size > needed and not strings):
+        raise damaged(
+            file,
+            f"{shown(key)} has {entry.size} bytes, but its shape {entry.shape} and dtype {dtype} need "
+            f"{'at least ' if strings else ''}{needed}",
+        )

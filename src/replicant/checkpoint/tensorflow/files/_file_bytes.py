@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...._crc32c import crc32c
 from ...folders._locations import is_remote
 from ...format._readers import Readers
-from ._damage import reading, require
+from ._damage import damaged, reading, require
+from ._summed_read import read_summed
 
 _PIECE = 1 << 20  # bytes of a file that are held while a part of a tensor is read
 _PIECE_OF_STORE = 32 << 20  # the same of an object, of which several requests at once read
@@ -53,10 +55,19 @@ class FileBytes:
         Raises:
             CheckpointError: If they are not there. No memory is taken before that is known.
         """
+        return self.read_summed(start, size, of)[0]
+
+    def read_summed(self, start: int, size: int, of: str = "") -> tuple[np.ndarray, int]:
+        """Read a range into memory of its own, as `read`, and return its CRC-32C as well."""
         with reading(self.path, of), self._opened(start, size, of) as file:
-            data = _bytes_of(file, size, is_remote(self.path))
-            require(len(data) == size, self.path, f"it has become shorter while the bytes{of} were read")
-            return data
+            if not is_remote(self.path):
+                try:
+                    return read_summed(file.fileno(), start, size)
+                except EOFError:
+                    raise damaged(self.path, f"it has become shorter while the bytes{of} were read") from None
+            data = np.empty(size, np.uint8)  # which several requests fill at once
+            self._fill(file, data, of)
+            return data, crc32c(data)
 
     def pieces(self, start: int, sizes: Iterator[int], size: int, of: str = "") -> Iterator[np.ndarray]:
         """Yield parts of a range that follow each other. The next one takes the place of the last one in memory.
@@ -82,11 +93,8 @@ class FileBytes:
         """Provide the open file at the beginning of a range that lies within it."""
         with self._readers.opened(self._name, size) as file:
             end = file.seek(0, io.SEEK_END)
-            require(
-                0 <= start <= start + size <= end,
-                self.path,
-                f"the bytes{of} should be {start} to {start + size} of it, but it has {end} bytes",
-            )
+            if not 0 <= start <= start + size <= end:
+                raise damaged(self.path, f"the bytes{of} should be {start} to {start + size} of it, but it has {end} bytes")
             file.seek(start)
             yield file
 
@@ -96,15 +104,3 @@ class FileBytes:
             count = file.readinto(view[done:])
             require(bool(count), self.path, f"it has become shorter while the bytes{of} were read")
             done += count
-
-
-def _bytes_of(file: Any, size: int, remote: bool) -> np.ndarray:
-    """The next bytes of an open file, in memory of their own; fewer if the file ends.
-
-    The buffer that Python reads into becomes the array, without a copy. NumPy would ask for pages of 2 MiB, and where a virtual
-    machine has not used its memory yet, those take three times as long as all of the reading.
-    """
-    if not remote:
-        return np.frombuffer(io.BytesIO(file.read(size)).getbuffer(), np.uint8)
-    data = np.empty(size, np.uint8)  # which several requests fill at once
-    return data[: file.readinto(data.data)]

@@ -79,16 +79,13 @@ class Index:
         """Check the numbers of an entry that need no other file."""
         check_shape(self.path, key, entry.shape)
         shards = self.header.num_shards
-        require(
-            0 <= entry.shard < shards,
-            self.path,
-            f"{shown(key)} should be in the data file with the number {entry.shard}, but there are {shards}, from 0 on",
-        )
-        require(
-            entry.offset >= 0 and entry.size >= 0,
-            self.path,
-            f"the bytes of {shown(key)} are {entry.size} from byte {entry.offset} on",
-        )
+        if not 0 <= entry.shard < shards:
+            raise damaged(
+                self.path,
+                f"{shown(key)} should be in the data file with the number {entry.shard}, but there are {shards}, from 0 on",
+            )
+        if entry.offset < 0 or entry.size < 0:
+            raise damaged(self.path, f"the bytes of {shown(key)} are {entry.size} from byte {entry.offset} on")
 
 
 def no_such_key(file: Any, key: str, keys: list[str]) -> CheckpointError:

@@ -9,7 +9,7 @@ import numpy as np
 from ...._crc32c import crc32c, masked
 from ...format._boxes import BLOCK, Box, blocks_of, overlap, sizes_of, within
 from ...format._files import array_of
-from ._damage import reading, require, shown
+from ._damage import damaged, reading, shown
 from ._entry import Entry
 from ._file_bytes import FileBytes
 from ._strings import strings_of
@@ -44,13 +44,13 @@ class TensorBytes:
         Raises:
             CheckpointError: If they cannot be read, or are damaged.
         """
-        data = self._file.read(self._entry.offset, self._entry.size, self._of)
+        data, checksum = self._file.read_summed(self._entry.offset, self._entry.size, self._of)
         if self._dtype.hasobject:
             with reading(self._file.path, self._of):
                 strings, checksum = strings_of(self._file.path, data, self._count, self._big_endian, self._of)
                 self._check(checksum)
                 return strings.reshape(self._entry.shape)
-        self._check(crc32c(data))
+        self._check(checksum)
         return self._array(data, self._entry.shape)
 
     def read_into(self, own: Box, boxes: Sequence[tuple[Box, np.ndarray]]) -> None:
@@ -93,12 +93,13 @@ class TensorBytes:
         return array_of(self._file.path, self._key, data, self._dtype, shape)
 
     def _check(self, checksum: int) -> None:
-        require(
-            masked(checksum) == self._entry.checksum,
-            self._file.path,
-            f"{shown(self._key)} (bytes {self._entry.offset} to {self._entry.offset + self._entry.size}) should have the checksum "
-            f"0x{self._entry.checksum:08x}, but its bytes give 0x{masked(checksum):08x}",
-        )
+        if (found := masked(checksum)) != (stored := self._entry.checksum):
+            first, last = self._entry.offset, self._entry.offset + self._entry.size
+            raise damaged(
+                self._file.path,
+                f"{shown(self._key)} (bytes {first} to {last}) should have the checksum 0x{stored:08x}, but its bytes give "
+                f"0x{found:08x}",
+            )
 
 
 def _copy(values: np.ndarray, own: Box, boxes: Sequence[tuple[Box, np.ndarray]]) -> None:

@@ -19,7 +19,7 @@ from ...graph._graph import Counting, Cursor, State
 from ...graph._structure import component_names, flatten, show_structure
 from ...sources._foreign import Foreign
 from ...sources._generator import fitted, free_spec
-from ._huggingface_columns import HuggingFaceColumns, in_lists
+from ._huggingface_columns import HuggingFaceColumns, in_lists, undecoded
 
 _AHEAD = 256  # rows that are made at once
 _COMPARED = 32  # rows by which datasets are told apart
@@ -167,11 +167,11 @@ class HuggingFaceStream(Foreign):
         return HuggingFaceColumns(self.kind, features=self.dataset.features or {})
 
     def copied(self) -> Any:
-        """Return the stream with a position of its own, whose files have not been decoded."""
+        """Return the stream with a position of its own, whose files and JSON have not been decoded."""
         dataset = _copied(self.dataset)
-        for name in self.columns.files:
-            if self.columns.features[name].decode:
-                dataset = dataset.cast_column(name, dataclasses.replace(self.columns.features[name], decode=False))
+        for name, feature in self.columns.features.items():
+            if (stored := undecoded(feature)) != feature:
+                dataset = dataset.cast_column(name, stored)
         return dataset
 
     def of_worker(self, num_workers: int, worker_index: int) -> "HuggingFaceStream | None":

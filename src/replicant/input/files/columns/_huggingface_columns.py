@@ -17,6 +17,7 @@ from .._stream import PIECE, FileStream
 from ._numpy_columns import Columns, import_pyarrow
 
 _FILES = {"Audio", "Image", "Video"}  # features that hold a file
+_STORED = {*_FILES, "Json"}  # features whose values are decoded from what is stored
 _CHANNELS = {None: 3, "L": 1, "RGB": 3, "RGBA": 4}  # of pictures, by the mode of their feature
 
 
@@ -76,6 +77,19 @@ class HuggingFaceColumns(Columns):
             name: files[name].value(value, where) if name in files else in_lists(value, None if spec is None else spec.get(name))
             for name, value in row.items()
         }
+
+
+def undecoded(feature: Any) -> Any:
+    """Return the feature whose values are what is stored: files, and texts of JSON, also in lists and dicts."""
+    if isinstance(feature, dict):
+        return {name: undecoded(each) for name, each in feature.items()}
+    if isinstance(feature, list):
+        return [undecoded(each) for each in feature]
+    if type(feature).__name__ in _STORED and feature.decode:
+        return dataclasses.replace(feature, decode=False)
+    if dataclasses.is_dataclass(feature) and not isinstance(feature, type) and hasattr(feature, "feature"):
+        return dataclasses.replace(feature, feature=undecoded(feature.feature))
+    return feature
 
 
 def _by_column(block: Block, names: list[str], spec: Any) -> list[list[Any]]:

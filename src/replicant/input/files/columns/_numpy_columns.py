@@ -12,6 +12,7 @@ from ....errors import ConfigurationError, DatasetError, ElementError
 from ...graph._blocks import Block, Column, Dense
 from ...graph._structure import STRING, TensorSpec, flatten
 from ._lists import Lists
+from ._plain_arrays import declared_shape, is_list, is_text, joined, plain, stored, structs_in_list, taken_rows
 
 
 def import_pyarrow(method: str, module: str = "pyarrow") -> Any:
@@ -69,9 +70,9 @@ class Columns:
     def _spec_of(self, kind: Any, name: str) -> Any:
         import pyarrow as pa
 
-        if pa.types.is_struct(kind):
-            return {field.name: self._spec_of(field.type, f"{name}.{field.name}") for field in kind}
-        if (items := _structs_in_list(kind)) is not None:
+        if pa.types.is_struct(stored(kind)):
+            return {field.name: self._spec_of(field.type, f"{name}.{field.name}") for field in stored(kind)}
+        if (items := structs_in_list(kind)) is not None:
             return {field.name: self._spec_of(pa.large_list(field.type), f"{name}[].{field.name}") for field in items}
         shape, base = self._shape_of(kind, name)
         return TensorSpec(shape, self._dtype_of(base, name))
@@ -83,13 +84,13 @@ class Columns:
             if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
                 raise self._refused(kind, name, "Write the tensors in row-major order")
             return tuple(kind.shape), kind.value_type
-        if (declared := _declared_shape(kind)) is not None:
-            kind = _stored(kind)
+        if (declared := declared_shape(kind)) is not None:
+            kind = kind.storage_type
             for _ in declared:
-                kind = kind.value_type
+                kind = stored(kind).value_type
             return declared, kind
-        kind = _stored(kind)
-        if _is_list(kind):
+        kind = stored(kind)
+        if is_list(kind):
             shape, base = self._shape_of(kind.value_type, name)
             if None in shape:
                 raise self._refused(kind, name, "Lists of lists must have one length inside: write them as fixed-size lists")
@@ -104,10 +105,8 @@ class Columns:
     def _dtype_of(self, kind: Any, name: str) -> np.dtype:
         import pyarrow as pa
 
-        kind = _stored(kind)
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if _is_text(kind):
+        kind = stored(kind)
+        if is_text(kind):
             return STRING
         if pa.types.is_temporal(kind):
             raise self._refused(kind, name, "Dates and times are not numbers: write them as int64")
@@ -124,9 +123,9 @@ class Columns:
         whole = np.ones(table.num_rows, bool)
         for name in table.column_names:
             column = table.column(name)
-            if name not in self.fill_null or types.is_nested(column.type):
+            if name not in self.fill_null or types.is_nested(stored(column.type)):
                 whole &= np.concatenate([_whole(chunk, name in self.fill_null) for chunk in column.chunks] or [whole])
-        return table if whole.all() else _taken(table, np.flatnonzero(whole))
+        return table if whole.all() else taken_rows(table, np.flatnonzero(whole))
 
     def _refused(self, kind: Any, name: str, remedy: str) -> DatasetError:
         return DatasetError(
@@ -150,17 +149,17 @@ class Columns:
         import pyarrow as pa
 
         if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks == 1 else _joined(array)
-        shape = _declared_shape(array.type)
-        array = self._complete(_plain(array), column, name, where)
+            array = array.chunk(0) if array.num_chunks == 1 else joined(array)
+        shape = declared_shape(array.type)
+        array = self._complete(plain(array), column, name, where)
         if shape is not None and None not in shape:
             return Dense(self._shaped(array, shape, column, name, where))
         if pa.types.is_struct(array.type):
             fields = enumerate(array.type)
             return {field.name: self._made(array.field(i), column, f"{name}.{field.name}", where) for i, field in fields}
-        if _structs_in_list(array.type) is not None:
+        if structs_in_list(array.type) is not None:
             return self._lists_of_fields(array, column, name, where)
-        if _is_list(array.type):
+        if is_list(array.type):
             ends = array.offsets.to_numpy()
             items = array.values.slice(ends[0], ends[-1] - ends[0])
             values = (
@@ -176,7 +175,7 @@ class Columns:
         import pyarrow as pa
 
         ends = array.offsets.to_numpy().astype(np.int64)
-        items = self._complete(_plain(array.values.slice(ends[0], ends[-1] - ends[0])), column, f"{name}[]", where)
+        items = self._complete(plain(array.values.slice(ends[0], ends[-1] - ends[0])), column, f"{name}[]", where)
         fields = zip(items.type, items.flatten(), strict=True)
         lists = {field.name: pa.LargeListArray.from_arrays(pa.array(ends - ends[0]), values) for field, values in fields}
         return {field: self._made(each, column, f"{name}[].{field}", where) for field, each in lists.items()}
@@ -189,7 +188,7 @@ class Columns:
         """
         count = len(array)
         for axis, size in enumerate(shape):
-            array = self._complete(_plain(array), column, name, where)
+            array = self._complete(plain(array), column, name, where)
             lengths = array.value_lengths().to_numpy(zero_copy_only=False)
             if len(lengths) and (lengths != size).any():
                 wrong = int(lengths[np.flatnonzero(lengths != size)[0]])
@@ -204,7 +203,7 @@ class Columns:
         """An array in which all rows have one shape."""
         import pyarrow as pa
 
-        array = self._complete(_plain(array), column, name, where)
+        array = self._complete(plain(array), column, name, where)
         if isinstance(array.type, pa.FixedShapeTensorType):
             return self._dense(array.storage, column, name, where).reshape(len(array), *array.type.shape)
         if pa.types.is_fixed_size_list(array.type):
@@ -251,31 +250,20 @@ def _filler(kind: Any) -> Any:
     """A value of a type, which may stand for missing ones."""
     from pyarrow import types
 
-    if _is_text(kind):
+    if is_text(kind):
         return "" if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) else b""
     return False if types.is_boolean(kind) else 0
-
-
-def _taken(table: Any, rows: np.ndarray) -> Any:
-    """These rows of a table, in ascending order."""
-    import pyarrow as pa
-
-    try:
-        return table.take(pa.array(rows))
-    except pa.ArrowNotImplementedError:  # for texts and bytes in the layout of views
-        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-        return pa.concat_tables([table.slice(run[0], len(run)) for run in runs if len(run)] or [table.slice(0, 0)])
 
 
 def _whole(array: Any, filled: bool) -> np.ndarray:
     """Which rows have all values, also inside of lists and structs. ``filled`` says that something stands for missing numbers."""
     import pyarrow as pa
 
-    array = _plain(array)
+    array = plain(array)
     if isinstance(array.type, pa.FixedShapeTensorType):
         array = array.storage
     kinds = pa.types
-    nested = kinds.is_struct(array.type) or _is_list(array.type) or kinds.is_fixed_size_list(array.type)
+    nested = kinds.is_struct(array.type) or is_list(array.type) or kinds.is_fixed_size_list(array.type)
     whole = array.is_valid().to_numpy(zero_copy_only=False).copy() if nested or not filled else np.ones(len(array), bool)
     if kinds.is_struct(array.type):
         for i in range(array.type.num_fields):
@@ -285,61 +273,6 @@ def _whole(array: Any, filled: bool) -> np.ndarray:
         lengths = array.value_lengths().fill_null(0).to_numpy()
         np.logical_and.at(whole, np.repeat(np.arange(len(array)), lengths), items)
     return whole
-
-
-def _joined(array: Any) -> Any:
-    """The pieces of a column as one array."""
-    import pyarrow as pa
-
-    kind = array.type
-    if not array.num_chunks and isinstance(kind, pa.BaseExtensionType):  # which `combine_chunks` refuses
-        return pa.ExtensionArray.from_storage(kind, pa.array([], kind.storage_type))
-    array = array.combine_chunks()
-    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
-
-
-def _plain(array: Any) -> Any:
-    """The array that an extension type or a dictionary stands for."""
-    import pyarrow as pa
-
-    if isinstance(array, pa.ExtensionArray) and not isinstance(array.type, pa.FixedShapeTensorType):
-        array = array.storage
-    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
-
-
-def _stored(kind: Any) -> Any:
-    """The type in which an extension type is stored."""
-    import pyarrow as pa
-
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _declared_shape(kind: Any) -> tuple[int | None, ...] | None:
-    """The shape that Hugging Face's features `Array2D` to `Array5D` declare for lists of lists; None for other types."""
-    declares = type(kind).__name__ in {f"Array{i}DExtensionType" for i in range(2, 6)}
-    return tuple(kind.shape) if declares else None
-
-
-def _structs_in_list(kind: Any) -> Any:
-    """The type of the structs in a list of them; None for other types."""
-    import pyarrow as pa
-
-    return kind.value_type if _is_list(kind) and pa.types.is_struct(kind.value_type) else None
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    kinds = pa.types
-    return any(is_kind(kind) for is_kind in (kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary)) or (
-        kinds.is_fixed_size_binary(kind) or kinds.is_string_view(kind) or kinds.is_binary_view(kind)
-    )
 
 
 def differences(found: Any, expected: Any, before: str = "") -> Iterator[str]:

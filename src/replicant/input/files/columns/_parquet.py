@@ -310,4 +310,6 @@ def remedy(error: BaseException) -> str:
     """Return what to do about a file that cannot be read."""
     if isinstance(error, RemoteError):
         return "Check the URL and the store"
+    if isinstance(error, NotImplementedError):
+        return "PyArrow cannot read this: write the file again in types, encodings and compressions that it reads"
     return "Check the path" if isinstance(error, FileNotFoundError) else "Copy or write the file again"

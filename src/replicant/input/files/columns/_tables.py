@@ -9,16 +9,13 @@ from typing import Any
 
 from ....errors import DatasetError
 from ....storage._counts import current_counts
-from ....storage._retry import RemoteError
-from ....storage._store import facts_of
 from ....storage._urls import is_url
 from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
+from .._counts import facts_for_counts, may_count
 from .._file_names import FileNames, FileParts
-from .._format import Format, Reader, check_unchanged, store_fails
+from .._format import Format, NoReader, Reader, check_unchanged, store_fails
 from ._numpy_columns import Columns, differences, import_pyarrow
-
-_MOST_COUNTED, _MOST_COUNTED_AT_URLS = 256, 16  # files whose rows are counted before they are read
 
 
 class Tables(abc.ABC):
@@ -139,7 +136,7 @@ class TableFormat(Format):
             )
 
     def cardinality(self, node: Node) -> int:
-        if not isinstance(node, FileNames) or self.filtered or not _may_count(node):
+        if not isinstance(node, FileNames) or self.filtered or not may_count(node):
             return 0 if node.cardinality == 0 else UNKNOWN
         parts = node.tables[1].tolist() if isinstance(node, FileParts) else [None] * node.size
         total = 0
@@ -169,28 +166,7 @@ class TableFormat(Format):
 
     def _counted(self, path: str) -> tuple[int, ...]:
         """The number of rows in each group."""
-        try:
-            facts = _facts(path)
-        except RemoteError as error:
-            raise DatasetError(f"{self.name}: cannot count the rows of {path!r}: {error}. Check the URL and the store.") from error
-        return _counts(self, path, facts)
-
-
-def _may_count(node: FileNames) -> bool:
-    """Whether the files of a node are few enough to open all of them. At URLs, each takes a few answers of a store."""
-    urls = sum(is_url(path) for path in {*node.tables[0].tolist()})
-    return node.size <= _MOST_COUNTED and urls <= _MOST_COUNTED_AT_URLS
-
-
-def _facts(path: str) -> object:
-    """Something that is another one once the file has changed."""
-    if is_url(path):
-        return facts_of([path])[0]
-    try:
-        found = os.stat(path)  # noqa: PTH116 - names may be anything
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
+        return _counts(self, path, facts_for_counts(self.name, path, "rows"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -321,20 +297,3 @@ class TableReader(Reader):
 
     def close(self) -> None:
         self.tables.close()
-
-
-class NoReader(Reader):
-    """Stands for a file that cannot be opened. It counts as one record."""
-
-    def __init__(self, num_skipped: int, position: Any) -> None:
-        self.num_skipped, self.begin = num_skipped, position
-
-    @property
-    def position(self) -> Any:
-        return self.begin
-
-    def pull(self, limit: int) -> Block | None:
-        return None
-
-    def close(self) -> None:
-        return

@@ -17,12 +17,11 @@ from ...graph._blocks import Block
 from ...graph._graph import UNKNOWN, Node
 from ...graph._structure import flatten
 from .._file_names import FileNames
-from .._format import Format, Reader, check_unchanged
+from .._format import Format, NoReader, Reader, check_unchanged
 from .._indexed import Index, OpenFile, facts_of
 from .._limits import MAX_SHARD_BYTES, too_large
 from .._stream import PIECE, WINDOW_BITS, FileStream
 from .._zstd import import_zstandard
-from ..columns._tables import NoReader
 from ._mds_encodings import DamagedError, Decoder, decoder
 from ._mds_index import Column, FileFacts, Shard
 

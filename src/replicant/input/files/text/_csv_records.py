@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ class CsvRecords(Lines):
     A quote counts at the beginning of a field, and in a field that began with one. Several lines are one record if what stands
     after each closing quote is a delimiter or the end of the record, and if they are ``max_record_bytes`` at most. Otherwise the
     first of them is a record of its own, whose parser tells what is wrong with it: a quote too many costs the line that it is in.
+    A byte order mark at the beginning of a file belongs to no record.
     """
 
     header: bool = False
@@ -39,6 +41,8 @@ class CsvRecords(Lines):
 
     def split(self, path: str, offset: int, data: memoryview, last: bool, looked: "Looked | None" = None) -> Cut:
         text = data.tobytes()
+        mark = len(BOM_UTF8) if offset == 0 and text.startswith(BOM_UTF8) else 0  # as Excel writes it
+        text = text[mark:]
         first = int(self.header and offset == 0)
         records: list[bytes] = []
         for lines in _pieces(text, 0, last):
@@ -47,14 +51,15 @@ class CsvRecords(Lines):
                 break
         if self.quotes and b'"' in text and self._any_opens(records):
             ends = [0]
-            for end in self._ends_of_records(text, last, offset, looked or Looked()):
+            for end in self._ends_of_records(text, last, offset + mark, looked or Looked()):
                 ends.append(end)
                 if end >= _stream.PIECE and len(ends) > 1 + first:
                     break
             records = [text[start:end] for start, end in itertools.pairwise(ends)]
         else:
             ends = [0, *itertools.accumulate(map(len, records))]
-        return self._decoded(path, offset, data, [each.rstrip(b"\r\n") for each in records[first:]], ends[first + 1 :])
+        ends = [mark + end for end in ends[first + 1 :]]
+        return self._decoded(path, offset, data, [each.rstrip(b"\r\n") for each in records[first:]], ends)
 
     def _any_opens(self, lines: list[bytes]) -> bool:
         opens = _patterns(self.delimiter.encode()).opens.fullmatch

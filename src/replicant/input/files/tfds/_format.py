@@ -12,9 +12,9 @@ from ...graph._structure import flatten
 from .._file_format import FileReader
 from .._format import Format, Reader
 from .._small_files import is_missing
+from ..records._array_record import ArrayRecordFile
 from ..records._example_values import Stored, stored_values
 from ..records._tfrecord import Records
-from ._array_record import ArrayRecordFile
 from ._columns import WrongExample, column_of
 from ._decode import decoded
 from ._features import METHOD, Steps, leaves_of, spec_of
@@ -122,7 +122,7 @@ class Examples(Format):
     def _opened(self, path: str, position: int, identity: str | None) -> FileReader | ArrayRecordFile:
         try:
             if self.file_format == "array_record":
-                return ArrayRecordFile(path, position, self.max_record_bytes)
+                return ArrayRecordFile(METHOD, path, self.max_record_bytes).at(position)
             return FileReader(_TFRecords(max_record_bytes=self.max_record_bytes), path, position, identity)
         except DatasetError as error:
             if is_missing(error):

@@ -1,0 +1,1 @@
+"""The cells, by format."""
