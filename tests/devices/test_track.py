@@ -161,13 +161,13 @@ def test_values_that_differ_by_replica_and_compiled_code():
     ("arguments", "options", "kind", "message"),
     [
         ([], {}, ArgumentError, "track needs a tracker: an object, or one of 'tensorboard', 'mlflow', 'wandb'."),
-        (["neptune"], {}, ArgumentError, "track: 'neptune' is no tracker. Its name is one of 'tensorboard', 'mlflow', 'wandb'."),
-        ([3], {}, ArgumentTypeError, "track: 3 is no tracker, because it has no begin. A tracker has begin, write, end."),
+        (["neptune"], {}, ArgumentError, "track: 'neptune' is not a tracker. Its name is one of 'tensorboard', 'mlflow', 'wandb'."),
+        ([3], {}, ArgumentTypeError, "track: 3 is not a tracker, because it has no begin. A tracker has begin, write, end."),
         (
             [Listed],
             {},
             ArgumentTypeError,
-            f"track: {Listed!r} is no tracker, because it is a class: write Listed(...). A tracker has begin, write, end.",
+            f"track: {Listed!r} is not a tracker, because it is a class: write Listed(...). A tracker has begin, write, end.",
         ),
         ([Listed()], {"max_rows": 0}, ArgumentError, "track: max_rows must be a number of rows, 1 or more; got 0."),
         (
@@ -228,8 +228,8 @@ def test_a_tracker_that_hangs_slows_nothing_down_and_is_counted(caplog):
     assert hung.ended is None
     assert [record.message for record in caplog.records] == [
         (
-            "Listed takes rows more slowly than they are logged: 100 rows wait, and further ones are lost. Training goes on. "
-            "This is said once."
+            "Listed takes rows more slowly than they are logged: 100 rows wait, and further ones are lost. Training "
+            "continues. This is reported only once."
         ),
         "Listed has taken 0 of 300 rows; 300 are lost.",
     ]

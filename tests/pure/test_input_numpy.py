@@ -179,7 +179,7 @@ def test_archives_that_are_damaged(tmp_path):
     whole = path.read_bytes()
     for data in (whole[:-10], whole[:500], whole[:4] + whole[10:], whole.replace(struct.pack("<q", 500), struct.pack("<q", 501))):
         path.write_bytes(data)
-        with pytest.raises(DatasetError, match=r"NumpyDataset: '.*a\.npz' (is no complete archive of arrays \(|has)"):
+        with pytest.raises(DatasetError, match=r"NumpyDataset: '.*a\.npz' (is not a complete archive of arrays \(|has)"):
             list(NumpyDataset(path))
         lenient = iter(NumpyDataset([path, saved(tmp_path / "b.npz", np.arange(2))], on_error="skip"))
         assert [int(row) for row in lenient] == [0, 1]
