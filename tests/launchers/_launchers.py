@@ -60,7 +60,7 @@ _INDEX = "python tests/launchers/_install.py"
 LAUNCHERS = {
     "MPICH of the index": Launcher("MPI", _of_index("mpich", "mpiexec"), ("-n", "2"), 9, _INDEX),
     "MPICH of the system": Launcher("MPI", _on_path("mpiexec.mpich"), ("-n", "2"), 9, "apt-get install mpich"),
-    "Intel MPI": Launcher("MPI", _of_index("impi-rt", "mpiexec"), ("-n", "2"), 9, _INDEX),
+    "Intel MPI": Launcher("MPI", _of_index("impi-rt", "mpiexec"), ("-n", "2"), 255, _INDEX),
     "Open MPI 5": Launcher("Open MPI", _of_index("openmpi", "mpiexec"), ("--host", "localhost:2", "-n", "2"), 137, _INDEX, AS_ROOT),
     "Open MPI 4": Launcher(
         "Open MPI", _on_path("mpiexec.openmpi"), ("--oversubscribe", "-n", "2"), 137, "apt-get install openmpi-bin", AS_ROOT
