@@ -23,7 +23,7 @@ class Module:
     Semantics: tf.Module, but names of modules are not part of the names of variables.
 
     Args:
-        name: A Python name. The default is that of the class, in small letters.
+        name: A Python name. The default is that of the class, in lower case.
 
     Raises:
         ArgumentError: If the name is not a Python name.

@@ -32,7 +32,7 @@ def profile(steps: int | None = 10, *, folder: Any = None) -> "Profile":
             folder of its own there. By default, they are deleted once they have been read.
 
     Returns:
-        The profile. ``print`` it behind the block, or read its `steps` and `operations`.
+        The profile. ``print`` it after the block, or read its `steps` and `operations`.
 
     Raises:
         ArgumentError: If `steps` is not a positive number, or if `folder` is not on this machine.

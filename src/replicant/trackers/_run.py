@@ -123,7 +123,7 @@ def track(
     """Begin a run whose values go to trackers. With several workers, only the chief writes.
 
     Each tracker has a thread of its own, so one that is slow, fails or hangs slows down neither training nor the others. The first
-    failure of each kind is told, through ``logging``; rows that are lost are counted, and told at the end.
+    failure of each kind is reported through ``logging``; lost rows are counted, and reported at the end.
 
     Args:
         trackers: ``trackers.TensorBoardTracker(...)``, ``trackers.MLflowTracker(...)``, ``trackers.WandBTracker(...)``, your own

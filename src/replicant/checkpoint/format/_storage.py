@@ -43,7 +43,7 @@ def write(path: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], p
         parts: The variables in slices, if there are any. This process has all of them.
 
     Raises:
-        CheckpointError: If `path` exists or cannot be written; nothing of it counts then.
+        CheckpointError: If `path` exists or cannot be written; then none of it is used.
     """
     with telling_what_failed(path), appearing(path) as folder:
         fill(folder, meta, arrays, {} if parts is None else parts.records(parts.write(folder, "")))
