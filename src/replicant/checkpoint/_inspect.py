@@ -110,7 +110,7 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
     [('step', ()), ('weights', (2,))]
     """
     source = source_at("list_variables: path", path)
-    return sorted((key, source.shape(key)) for key in source.keys())  # noqa: SIM118 - a source is no dict
+    return sorted((key, source.shape(key)) for key in source.keys())  # noqa: SIM118 - a source is not a dict
 
 
 def load_variable(path: str | os.PathLike[str], name: str) -> Any:

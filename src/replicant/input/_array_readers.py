@@ -139,7 +139,7 @@ class MegatronDataset(Dataset):
     Raises:
         ArgumentError: If an argument is not allowed.
         ArgumentTypeError: If something is not a path.
-        DatasetError: During iteration, if a file is missing or damaged, or its numbers are no whole ones; the message names it.
+        DatasetError: During iteration, if a file is missing or damaged, or its numbers are not whole ones; the message names it.
 
     >>> import pathlib, struct, tempfile
     >>> prefix = pathlib.Path(tempfile.mkdtemp()) / "text_document"

@@ -117,7 +117,7 @@ class Dataset(OwnMethods):
 
         Raises:
             ArgumentError: If there is no argument, there are more than three, or the step is 0.
-            ArgumentTypeError: If an argument is no integer, or ``output_type`` is no dtype of numbers.
+            ArgumentTypeError: If an argument is not an integer, or ``output_type`` is not a dtype of numbers.
 
         >>> list(Dataset.range(1, 7, 2))
         [np.int64(1), np.int64(3), np.int64(5)]
@@ -340,7 +340,7 @@ class Dataset(OwnMethods):
             ArgumentError: If there is no dataset, there are not as many weights, or the stages of a table do not grow from 0.
             ArgumentTypeError: If something is not a dataset, or a stage does not begin at a whole number.
             DatasetError: If the datasets differ in structure or dtype.
-            ElementError: During iteration, if the weights of a draw are no weights, or 10,000 draws in a row have weights for none
+            ElementError: During iteration, if the weights of a draw are invalid, or 10,000 draws in a row have weights for none
                 but datasets that have ended.
 
         >>> halves = [Dataset.range(3), Dataset.range(10, 13)]
@@ -385,8 +385,8 @@ class Dataset(OwnMethods):
             ArgumentError: If there is no dataset.
             ArgumentTypeError: If something is not a dataset.
             DatasetError: If the datasets differ in structure or dtype.
-            ElementError: During iteration, if a choice is no number of a dataset, or 1,000,000 choices in a row name only datasets
-                that have ended.
+            ElementError: During iteration, if a choice is not a number of a dataset, or 1,000,000 choices in a row name only
+                datasets that have ended.
 
         >>> parts = [Dataset.range(3), Dataset.range(10, 13)]
         >>> list(Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices([1, 0, 1])))

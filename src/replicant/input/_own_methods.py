@@ -80,7 +80,7 @@ class OwnMethods(Methods):
             ArgumentTypeError: If ``tokenizer`` has no ``encode``, ``key`` is not a string, ``end`` is not an integer, or ``dtype``
                 is not one of integers.
             ArgumentError: If ``end`` does not fit into the dtype.
-            DatasetError: During iteration, if elements are no texts.
+            DatasetError: During iteration, if elements are not texts.
             ElementError: During iteration, if ``encode`` returns something else, or ids that do not fit into the dtype.
 
         >>> from replicant.data import Dataset

@@ -118,7 +118,7 @@ class Profile:
 
     def _read(self) -> Report:
         if self._recorder is None or _steps.recorder is self._recorder:
-            raise ContextError("replicant.profile: this profile is not recorded yet. Read it behind its `with` block.")
+            raise ContextError("replicant.profile: this profile is not recorded yet. Read it after its `with` block.")
         if self._report is None:
             self._report = report(self._recorder)
         return self._report

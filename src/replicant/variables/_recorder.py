@@ -261,7 +261,7 @@ class Recorder:
             self.live_trace, self._row = outside
 
     def replace(self, ref: Ref, new: Any) -> None:
-        """Let the code that follows read `new`. It is no output of the program, because the servers make the change."""
+        """Let the code that follows read `new`. It is not an output of the program, because the servers make the change."""
         self.values[ref] = new
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
@@ -270,7 +270,7 @@ class Recorder:
         return [], ()
 
     def without_output(self, ref: Ref) -> None:
-        """Forget that a variable was written, so that its value is no output of the program."""
+        """Forget that a variable was written, so that its value is not an output of the program."""
         del self.written[ref]
 
     def combine(self, ref: Ref, value: Any) -> Any:
@@ -556,7 +556,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self.listeners: list[_Hearing] = []
-        self.is_beside = False  # whether the code that runs is no part of the trace in progress
+        self.is_beside = False  # whether the code that runs is not part of the trace in progress
 
 
 _active = _Active()

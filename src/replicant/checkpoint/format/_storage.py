@@ -55,7 +55,7 @@ def telling_what_failed(path: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} could not be written ({error}). Nothing of it counts.") from error
+        raise CheckpointError(f"The checkpoint {path} could not be written ({error}). None of it is used.") from error
 
 
 def fill(folder: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], sliced: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ def warn_of_records(loader: Any) -> None:
     if lost:
         warnings.warn(
             f"This Grain DataLoader never reads {lost} of the records of its shard (shard {_options(loader).shard_index} of "
-            f"{count}): of a number that is no multiple of {count}, Grain's IndexSampler gives some shards one record more than "
+            f"{count}): of a number that is not a multiple of {count}, Grain's IndexSampler gives some shards one record more than "
             "are read in an epoch. Leave shard_options out, so that Replicant shares every batch among the workers.",
             stacklevel=4,
         )

@@ -148,7 +148,7 @@ class Files:
         """Return the picture in a file, or its bytes.
 
         Raises:
-            DatasetError: If the file cannot be read, or is no picture.
+            DatasetError: If the file cannot be read, or is not a picture.
             ElementError: If there is none.
         """
         data, path = (None, None) if file is None else (file["bytes"], file["path"])
@@ -175,7 +175,7 @@ class Files:
 
     def _read(self, path: str) -> bytes:
         if not is_url(path) and Path(path).exists() and not Path(path).is_file():
-            raise DatasetError(f"{self.columns.method}: {path!r} in column {self.name!r} is no regular file.")
+            raise DatasetError(f"{self.columns.method}: {path!r} in column {self.name!r} is not a regular file.")
         stream, data, piece = FileStream(self.columns.method, path, ""), bytearray(), memoryview(bytearray(PIECE))
         try:
             while count := stream.read_into(piece):
