@@ -480,7 +480,7 @@ class ReplicaRecorder(Recorder):
         refs = {ref: axis for ref, axis in refs.items() if self.slice_axis(ref) is None}
         whole = {ref: self.read(ref) for ref in refs}
         slices = {ref: self.slice_of(whole[ref], axis) for ref, axis in refs.items()}
-        self.values |= slices
+        self.values.update(slices)
         self._works, self._working = True, refs
         try:
             yield
@@ -643,8 +643,8 @@ def read(ref: Ref, *, assigned: bool = False) -> Any:
 def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None, *, assigned: bool = False) -> None:
     """Tell the listeners (tapes) that `value` was read from a variable."""
     for listener, mine, depth in _active.listeners:
-        inner = recorder is not None and mine is recorder and recorder.is_inner(ref, depth)
-        listener(ref, recorder.shift(ref, depth) if inner else value, recorder, assigned)
+        inner = recorder if mine is recorder and recorder is not None and recorder.is_inner(ref, depth) else None
+        listener(ref, value if inner is None else inner.shift(ref, depth), recorder, assigned)
 
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:

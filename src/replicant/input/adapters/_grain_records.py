@@ -54,7 +54,7 @@ def _options(loader: Any) -> Any:
 
 def _records(loader: Any) -> tuple[int, int] | None:
     """The records of an epoch of a shard, and how many are read in all epochs; None if that is not known."""
-    sampler = getattr(loader, "_sampler", None)
+    sampler: Any = getattr(loader, "_sampler", None)
     epochs = getattr(sampler, "_num_epochs", None)
     keys = getattr(sampler, "_record_keys", None)
     if type(sampler).__name__ != "IndexSampler" or epochs is None or keys is None:

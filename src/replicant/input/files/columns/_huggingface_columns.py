@@ -87,8 +87,9 @@ def undecoded(feature: Any) -> Any:
         return [undecoded(each) for each in feature]
     if type(feature).__name__ in _STORED and feature.decode:
         return dataclasses.replace(feature, decode=False)
-    if dataclasses.is_dataclass(feature) and not isinstance(feature, type) and hasattr(feature, "feature"):
-        return dataclasses.replace(feature, feature=undecoded(feature.feature))
+    inner = getattr(feature, "feature", None)
+    if dataclasses.is_dataclass(feature) and not isinstance(feature, type) and inner is not None:
+        return dataclasses.replace(feature, feature=undecoded(inner))
     return feature
 
 
