@@ -74,7 +74,7 @@ class _Batch:
             listing = ", ".join(f"{name} has {size}" for name, size in zip(self.names, sizes, strict=True))
             raise ArgumentError(
                 "value_and_grad with accumulate_steps cuts the rows of all arrays among its arguments, so they need equally many: "
-                f"{listing}. Let the function read arrays that are no part of the batch from the code around it."
+                f"{listing}. Let the function read arrays that are not part of the batch from the code around it."
             )
         self.rows = sizes[0]
 
@@ -93,7 +93,7 @@ def _name(path: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """The structure of what a function returns, with what is no array in its `aux`."""
+    """The structure of what a function returns, with what is not an array in its `aux`."""
 
     tree: Any = None
     aux_tree: Any = None

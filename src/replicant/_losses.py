@@ -25,7 +25,7 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
         sample_weight: Weights that broadcast to the losses. A trailing axis of size 1 is dropped, as in Keras losses.
         global_batch_size: The number of examples in the whole step, whatever their weights: an int or a scalar integer array. The
             default is the number of this replica's examples (those of all its micro-batches) times the number of replicas, which
-            is right only if all replicas have equally many. If they do not, ReductionWarning says so.
+            is right only if all replicas have the same number. If not, a ReductionWarning says so.
 
     Returns:
         A scalar, 0.0 if there are no examples. Its sum over the replicas is the loss of the step.

@@ -20,13 +20,13 @@ class Module:
     metrics of Keras. Set attributes whenever you like: they are looked for when they are asked for. A ``Checkpoint`` takes a module
     as it takes a model, and saves it by the names of the attributes.
 
-    Semantics: tf.Module, but names of modules are no part of the names of variables.
+    Semantics: tf.Module, but names of modules are not part of the names of variables.
 
     Args:
-        name: A Python name. The default is that of the class, in small letters.
+        name: A Python name. The default is that of the class, in lower case.
 
     Raises:
-        ArgumentError: If the name is no Python name.
+        ArgumentError: If the name is not a Python name.
 
     >>> import replicant, jax.numpy as jnp
     >>> class Dense(replicant.Module):
@@ -64,7 +64,7 @@ class Module:
 
     @property
     def submodules(self) -> "tuple[Module, ...]":
-        """The modules in this one, and in those. Layers of Keras are no modules."""
+        """The modules in this one, and in those. Layers of Keras are not modules."""
         return tuple(_submodules(self, {id(self)}))
 
     @property
@@ -74,7 +74,7 @@ class Module:
 
     @classmethod
     def with_name_scope(cls, method: _Method) -> _Method:
-        """Return the method, for ported code: names of modules are no part of the names of variables."""
+        """Return the method, for ported code: names of modules are not part of the names of variables."""
         return method
 
 

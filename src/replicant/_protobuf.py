@@ -9,7 +9,7 @@ _MOST_BITS = 70  # of a number of 64 bits, seven in a byte
 
 
 class MessageError(ValueError):
-    """The bytes are no such message. Who reads them says of which file they are."""
+    """The bytes are not such a message. Who reads them says of which file they are."""
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

@@ -18,10 +18,10 @@ def remat(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function whose backward pass computes its inner values again, which takes time and saves memory.
 
     The function may use and assign variables that are not among its arguments, as `Dropout` and `BatchNormalization` do. Arguments
-    that are no arrays keep their Python values. Layers that are made in a ``keras.RematScope``, and ``keras.remat``, do the same,
-    also in ``fit``.
+    that are not arrays keep their Python values. Layers that are made in a ``keras.RematScope``, and ``keras.remat``, do the same,
+    in ``fit`` as well.
 
-    Semantics: ``jax.checkpoint``. Called eagerly, where nothing is compiled, it is `fn`.
+    Semantics: ``jax.checkpoint``. Called eagerly, where nothing is compiled, it just calls `fn`.
 
     Args:
         fn: A function of arrays, structures of arrays and Python objects.

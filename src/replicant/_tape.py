@@ -61,7 +61,7 @@ class GradientTape:
 
     In ``run``, the gradients belong to one replica, and Keras optimizers sum them over the replicas. Arrays need no ``watch``: any
     array that the target was computed from can be a source. Outside ``strategy.run`` and ``replicant.function``, every operation
-    runs at once, which is much slower than compiled code.
+    runs immediately, which is much slower than compiled code.
 
     For a batch whose activations do not fit, ``replicant.value_and_grad(..., accumulate_steps=k)`` computes gradients in
     micro-batches.
@@ -230,7 +230,7 @@ class GradientTape:
         Args:
             target: A float array or variable of any shape, or a nested structure of them. The gradient is that of the sum of all
                 elements.
-            sources: A variable, a float array, or a nested structure of them. A module of Flax NNX stands for its Params, and an
+            sources: A variable, a float array, or a nested structure of them. A module of Flax NNX means its Params, and an
                 ``nnx.State`` for its Variables. Their gradients come as an ``nnx.State``, as ``nnx.Optimizer.update`` takes them.
             output_gradients: Weights of the target's elements, in its structure and shapes. The default is ones.
             unconnected_gradients: What a source without a path to the target gets: ``"none"`` (the default) gives None, ``"zero"``
@@ -301,7 +301,7 @@ class GradientTape:
     ) -> jax.Array:
         """Compute, for each row of a batch, the gradient of each element of `target` with respect to the same row of `source`.
 
-        Rows of `target` must depend on the same rows of `source` only.
+        Each row of `target` must depend only on the same row of `source`.
 
         Args:
             target: A float array of shape ``(b, ...)``.
@@ -314,7 +314,7 @@ class GradientTape:
             The jacobians of all rows. Their shape is that of `target`, followed by that of a row of `source`.
 
         Raises:
-            ArgumentError: If `target` and `source` have less than two dimensions, or not equally many rows.
+            ArgumentError: If `target` and `source` have fewer than two dimensions, or different numbers of rows.
             ArgumentTypeError: As ``jacobian``.
             GradientError: As ``jacobian``.
         """

@@ -33,7 +33,7 @@ def read_json(
         most_depth: How many lists and objects may be within each other.
         most_digits: How many digits a number may have in a row.
         infinite: Whether ``NaN``, ``Infinity`` and ``-Infinity`` may occur, which Python writes although they are not JSON.
-        halves: Whether half characters (lone surrogates) may occur, with which Python writes names of files that are no UTF-8.
+        halves: Whether half characters (lone surrogates) may occur, with which Python writes names of files that are not UTF-8.
 
     Raises:
         ValueError: If it is anything else. A ``json.JSONDecodeError``, if its grammar is wrong. The message ends a sentence
@@ -66,7 +66,7 @@ def _both(data: bytes | str, most_bytes: int) -> tuple[bytes, str]:
             raw = data.encode() if isinstance(data, str) else data
             text = data if isinstance(data, str) else data.decode()
         except UnicodeError as error:  # to encode or to decode
-            raise ValueError(f"is no UTF-8: {error.reason} at {error.start}") from None  # type: ignore[attr-defined]
+            raise ValueError(f"is not UTF-8: {error.reason} at {error.start}") from None  # type: ignore[attr-defined]
         if len(raw) <= most_bytes:
             return raw, text
     raise ValueError(f"is longer than {most_bytes} bytes")

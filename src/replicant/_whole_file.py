@@ -15,7 +15,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
     """Open a file for reading. A pipe in its place does not block, and a device is not touched.
 
     Raises:
-        OSError: If it cannot be opened, or is no regular file.
+        OSError: If it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode

@@ -314,7 +314,7 @@ def test_files_that_do_not_fit_change_nothing(library, tmp_path):
         with pytest.raises(errors.CheckpointError, match=message):
             export.load_safetensors(model, path)
     path.write_bytes(b"nothing of that kind")
-    with pytest.raises(errors.CheckpointError, match="is no file of safetensors, or it is damaged"):
+    with pytest.raises(errors.CheckpointError, match="is not a safetensors file, or it is damaged"):
         export.load_safetensors(model, path)
     with pytest.raises(errors.CheckpointError, match=r"missing cannot be read: No such file"):
         export.load_safetensors(model, tmp_path / "missing")

@@ -589,7 +589,7 @@ def test_explain() -> None:
         "cube    [8, 16, 2]  cut along axis 1: [8, 4, 2] on each device",
         "bias    [4]         mirrored: fewer than 16 elements",
         "odd     [5, 7]      mirrored: 4 divides no axis",
-        "seeds   [32]        mirrored: int32 is no float",
+        "seeds   [32]        mirrored: int32 is not a float dtype",
         "counts  [32]        mirrored: each replica has its own copy",
         "1,820 bytes in all, 764 on each of 4 devices",
     ]

@@ -218,7 +218,7 @@ def test_a_python_number_that_counts_steps(strategy) -> None:
     trainer = Trainer()
     trainer.steps = 5
     strategy.run(trainer.step, args=(rows(strategy),))
-    with pytest.warns(UserWarning, match=r"compiled anew at each call, because its Python code changes `self\.steps`"):
+    with pytest.warns(UserWarning, match=r"compiled again at each call, because its Python code changes `self\.steps`"):
         strategy.run(trainer.step, args=(rows(strategy),))
     strategy.run(trainer.step, args=(rows(strategy),))  # exact as well, and without another warning
     assert trainer.steps == 8

@@ -426,7 +426,7 @@ def test_a_model_is_read_assigned_saved_and_loaded(tmp_path: Path) -> None:
         ({"model_parallel_size": 2, "layout_map": {"a": ("batch",)}}, ArgumentError, r"rule 'a' names the axis 'batch'"),
         ({"model_parallel_size": 2, "layout_map": {"a": "model"}}, ArgumentTypeError, r"a pattern with a tuple.*'a': 'model'"),
         ({"model_parallel_size": 2, "layout_map": {3: ("model",)}}, ArgumentTypeError, r"a pattern with a tuple.*3: "),
-        ({"model_parallel_size": 2, "layout_map": {"(": ("model",)}}, ArgumentError, r"'\(' is no regular expression"),
+        ({"model_parallel_size": 2, "layout_map": {"(": ("model",)}}, ArgumentError, r"'\(' is not a regular expression"),
         ({"model_parallel_size": 2, "layout_map": {"a": ("model", "model")}}, ArgumentError, r"cuts 2 axes"),
     ],
 )

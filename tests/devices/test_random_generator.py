@@ -179,7 +179,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (lambda: Generator.from_seed(1).uniform((), 2), ArgumentError, r"uniform draws from .*got minval=2 and maxval=1\.0"),
     (lambda: Generator.from_seed(1).normal((2, -1)), ArgumentError, r"without negative sizes, such as .*got \(2, -1\)"),
-    (lambda: Generator.from_seed(1).split(-1), ArgumentError, r"count is a number of seeds, and not negative; got -1"),
+    (lambda: Generator.from_seed(1).split(-1), ArgumentError, r"count must be a number of seeds, 0 or more; got -1"),
 ]
 
 

@@ -389,7 +389,7 @@ def check(folder: Path, definitions: list[str], function: str, changes: list[str
             exec(change, vars(eager))
             expected = np.asarray(eager.fn(x))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of code that is compiled anew at each call
+                warnings.simplefilter("ignore")  # of code that is compiled again at each call
                 got = strategy.experimental_local_results(strategy.run(module.fn, (x,)))
             for each in got:
                 np.testing.assert_allclose(np.asarray(each), expected, rtol=1e-6, err_msg=f"{definitions}\n{function}\n{change}")

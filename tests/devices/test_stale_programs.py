@@ -369,7 +369,7 @@ def test_what_cannot_be_watched_is_compiled_anew_and_told() -> None:
     def step() -> Any:
         return ONE * next(numbers)
 
-    with pytest.warns(UserWarning, match=r"compiled anew at each call.*`numbers`, an iterator.*replicant\.function"):
+    with pytest.warns(UserWarning, match=r"compiled again at each call.*`numbers`, an iterator.*replicant\.function"):
         first = value(strategy.run(step))
     assert value(strategy.run(step)) > first
 

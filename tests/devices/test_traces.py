@@ -493,7 +493,7 @@ def test_code_that_changes_what_it_reads_computes_what_eager_code_does(two, make
         assert messages == []
     else:
         (message,) = messages
-        assert f"is compiled anew at each call, because its Python code changes `{told}" in message
+        assert f"is compiled again at each call, because its Python code changes `{told}" in message
 
 
 class Slots:
@@ -572,7 +572,7 @@ def test_replicas_of_different_sizes_change_what_they_read_once_each(two) -> Non
         calls.append(len(x))
         return len(calls) * total(x)
 
-    with pytest.warns(UserWarning, match="compiled anew at each call, because its Python code changes `calls`"):
+    with pytest.warns(UserWarning, match="compiled again at each call, because its Python code changes `calls`"):
         got = [[float(x) for x in two.experimental_local_results(two.run(step, (UNEVEN,)))] for _ in range(3)]
     assert (got, calls) == ([[6.0, 12.0], [18.0, 24.0], [30.0, 36.0]], [2, 1, 2, 1, 2, 1])
 

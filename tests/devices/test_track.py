@@ -161,13 +161,13 @@ def test_values_that_differ_by_replica_and_compiled_code():
     ("arguments", "options", "kind", "message"),
     [
         ([], {}, ArgumentError, "track needs a tracker: an object, or one of 'tensorboard', 'mlflow', 'wandb'."),
-        (["neptune"], {}, ArgumentError, "track: 'neptune' is no tracker. Its name is one of 'tensorboard', 'mlflow', 'wandb'."),
-        ([3], {}, ArgumentTypeError, "track: 3 is no tracker, because it has no begin. A tracker has begin, write, end."),
+        (["neptune"], {}, ArgumentError, "track: 'neptune' is not a tracker. Its name is one of 'tensorboard', 'mlflow', 'wandb'."),
+        ([3], {}, ArgumentTypeError, "track: 3 is not a tracker, because it has no begin. A tracker has begin, write, end."),
         (
             [Listed],
             {},
             ArgumentTypeError,
-            f"track: {Listed!r} is no tracker, because it is a class: write Listed(...). A tracker has begin, write, end.",
+            f"track: {Listed!r} is not a tracker, because it is a class: write Listed(...). A tracker has begin, write, end.",
         ),
         ([Listed()], {"max_rows": 0}, ArgumentError, "track: max_rows must be a number of rows, 1 or more; got 0."),
         (
@@ -228,8 +228,8 @@ def test_a_tracker_that_hangs_slows_nothing_down_and_is_counted(caplog):
     assert hung.ended is None
     assert [record.message for record in caplog.records] == [
         (
-            "Listed takes rows more slowly than they are logged: 100 rows wait, and further ones are lost. Training goes on. "
-            "This is said once."
+            "Listed takes rows more slowly than they are logged: 100 rows wait, and further ones are lost. Training "
+            "continues. This is reported only once."
         ),
         "Listed has taken 0 of 300 rows; 300 are lost.",
     ]
@@ -249,7 +249,7 @@ def test_a_tracker_that_fails_is_told_once_and_gets_the_next_rows(caplog):
     run.finish()
     assert ([row.step for row in tracker.rows], run.written, run.lost) == ([2, 3, 4], {"Listed": 3}, {"Listed": 2})
     assert [record.message for record in caplog.records] == [
-        "Listed did not take 1 row(s), which are lost: OSError: gone. Training goes on. This is said once.",
+        "Listed did not take 1 row(s), which are lost: OSError: gone. Training continues. This is reported only once.",
         "Listed has taken 3 of 5 rows; 2 are lost.",
     ]
 
@@ -261,7 +261,7 @@ def test_a_tracker_that_cannot_begin_is_asked_again(caplog):
         run.log({"loss": 1}, 0)
     assert (len(tracker.rows), tracker.ended, run.lost) == (1, "well", {"Listed": 0})
     assert [record.message for record in caplog.records] == [
-        "Listed did not begin its run, and is asked again: OSError: no network. Training goes on. This is said once."
+        "Listed did not begin its run, and is asked again: OSError: no network. Training continues. This is reported only once."
     ]
     never = Listed(begin_errors=[OSError("no network")] * 100)
     with replicant.track(never, finish_seconds=1.5) as run:
@@ -282,7 +282,7 @@ def test_an_end_that_fails_or_hangs_is_told(caplog):
             released.wait()
 
     for tracker, message in (
-        (Ends(), "Ends did not end its run: OSError: gone. Training goes on. This is said once."),
+        (Ends(), "Ends did not end its run: OSError: gone. Training continues. This is reported only once."),
         (Hangs(), "Hangs has taken all 1 rows, but has not ended its run in time."),
     ):
         with replicant.track(tracker, finish_seconds=1.0) as run:

@@ -8,7 +8,7 @@ import replicant
 from replicant.errors import ArgumentTypeError, DatasetError
 
 MASKED = np.ma.masked_array(np.float32([[1], [-999], [3], [4]]), mask=[[0], [1], [0], [0]])
-IS_MASKED = r"is a masked array, in which 1 of 4 values are masked, the first at \(1, 0\)\. Say what stands for them"
+IS_MASKED = r"is a masked array, in which 1 of 4 values are masked, the first at \(1, 0\)\. Fill them in"
 RECORDS = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f4")])
 SWAPPED = np.float32([[1], [2], [3], [4]]).astype(">f4")
 

@@ -237,7 +237,7 @@ def test_another_service_at_the_address(
             ["--address", "node-a"],
             "--address node-a:29500: node-a stands for 127.0.1.1 on node-a, where no other host can reach it.",
         ),
-        (["--address", "node-z"], "--address node-z:29500: it stands for no IPv4 address on node-a"),
+        (["--address", "node-z"], "--address node-z:29500: it does not stand for an IPv4 address on node-a"),
     ],
     ids=["its own name", "unknown"],
 )

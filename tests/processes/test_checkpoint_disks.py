@@ -137,7 +137,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     found = outcomes(tmp_path, kind)
     for case in ("save", "background", "manager"):
         message = (
-            rf"CheckpointError: The checkpoint .*/ckpt-\d could not be written \(\[Errno .*{reason}.*\)\. Nothing of it counts\."
+            rf"CheckpointError: The checkpoint .*/ckpt-\d could not be written \(\[Errno .*{reason}.*\)\. None of it is used\."
         )
         assert re.fullmatch(message, found[case][0])
         assert found[case][1] == ["ckpt-1"]  # and the manager has not deleted it to make room

@@ -99,7 +99,7 @@ def test_process_0_is_killed_while_another_worker_starts_its_devices(tmp_path):
     orphan = group.wait()[1]
     assert time.monotonic() - killed < ORPHAN_SECONDS
     assert orphan.status == 1, orphan.err
-    said = r"WorkerLostError: This worker was to start its devices together with the others, and cannot: the connection to \S+ was "
+    said = r"WorkerLostError: This worker could not start its devices together with the others: the connection to \S+ was "
     assert re.search(said, orphan.err), orphan.err
     assert "*** Check failure stack trace" not in orphan.err
 

@@ -846,7 +846,7 @@ REFUSED = {
     ),
     "Vertex AI, no list": (
         'CLUSTER_SPEC={"cluster":{"workerpool0":"a:1"},"task":{"type":"workerpool0","index":0}}',
-        "Vertex AI: workerpool0 in CLUSTER_SPEC is no list of addresses",
+        "Vertex AI: workerpool0 in CLUSTER_SPEC is not a list of addresses",
     ),
     "REPLICANT_SINGLE, another value": ("REPLICANT_SINGLE=yes", "REPLICANT_SINGLE='yes' is neither 0 nor 1."),
     "REPLICANT_SINGLE in a worker of a job": (

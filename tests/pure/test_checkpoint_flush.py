@@ -44,7 +44,7 @@ def test_a_file_system_that_flushes_no_folders_can_be_saved_to(fail_at: FailAt, 
 
 def test_an_error_before_the_checkpoint_appears_leaves_nothing(fail_at: FailAt, tmp_path: Path) -> None:
     fail_at(errno.EIO, lambda before: before == 0)
-    with pytest.raises(CheckpointError, match=r"ckpt could not be written \(.*Input/output error\)\. Nothing of it counts\.$"):
+    with pytest.raises(CheckpointError, match=r"ckpt could not be written \(.*Input/output error\)\. None of it is used\.$"):
         _storage.write(tmp_path / "ckpt", {}, {})
     assert list(tmp_path.iterdir()) == []
 

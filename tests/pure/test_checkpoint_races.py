@@ -300,9 +300,7 @@ def test_a_writer_that_cannot_sign_leaves_nothing(monkeypatch, system):
 
     monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "0.3")
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", losing)
-    with pytest.raises(
-        CheckpointError, match=r"could not be written \(could not write .*writer\.json .*\)\. Nothing of it counts\."
-    ):
+    with pytest.raises(CheckpointError, match=r"could not be written \(could not write .*writer\.json .*\)\. None of it is used\."):
         Checkpoint(x=1).write(f"{URL}/ckpt-1")
     assert system.find("/races") == []
 

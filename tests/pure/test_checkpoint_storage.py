@@ -170,7 +170,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"file/ckpt could not be written \(.*\)\. Nothing of it counts\."):
+    with pytest.raises(CheckpointError, match=r"file/ckpt could not be written \(.*\)\. None of it is used\."):
         _storage.write(tmp_path / "file" / "ckpt", {}, {})
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -219,7 +219,7 @@ def test_a_writer_that_cannot_write_leaves_nothing(system, monkeypatch):
     with pytest.raises(
         CheckpointError,
         match=r"The checkpoint memory://bucket/run/ckpt-1 could not be written \(could not write memory://.*arrays\.bin after "
-        r".* the store is full\)\. Nothing of it counts\.",
+        r".* the store is full\)\. None of it is used\.",
     ):
         Checkpoint(x=1).save(f"{URL}/ckpt")
     assert below(system) == []

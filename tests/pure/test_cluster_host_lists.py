@@ -45,12 +45,12 @@ def test_the_file_of_pbs(tmp_path):
 def test_a_file_of_pbs_that_is_none(tmp_path):
     path = tmp_path / "9.head"
     path.write_text("a table of\nwords\n", encoding="utf-8")
-    with pytest.raises(ClusterError, match=r"PBS_NODEFILE=.* is no list of hosts, with a name on each line"):
+    with pytest.raises(ClusterError, match=r"PBS_NODEFILE=.* is not a list of hosts, with a name on each line"):
         hosts_of_pbs({"PBS_NODEFILE": str(path)})
     assert several_hosts({"PBS_NODEFILE": str(path)}) == (f"PBS_NODEFILE={path}",)
     with path.open("wb") as file:
         file.truncate((1 << 23) + 1)
-    with pytest.raises(ClusterError, match=r"PBS_NODEFILE=.* is no list of hosts"):
+    with pytest.raises(ClusterError, match=r"PBS_NODEFILE=.* is not a list of hosts"):
         hosts_of_pbs({"PBS_NODEFILE": str(path)})
     with pytest.raises(ClusterError, match=f"PBS_NODEFILE={tmp_path} cannot be read: Is a directory"):
         hosts_of_pbs({"PBS_NODEFILE": str(tmp_path)})

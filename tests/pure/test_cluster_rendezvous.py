@@ -147,11 +147,11 @@ def test_links_pipes_and_folders(tmp_path):
         file.read()
     file.path.unlink()
     os.mkfifo(file.path)
-    with pytest.raises(ClusterError, match="it is no regular file"):
+    with pytest.raises(ClusterError, match="it is not a regular file"):
         file.read()
     file.path.unlink()
     file.path.mkdir()
-    with pytest.raises(ClusterError, match="it is no regular file"):
+    with pytest.raises(ClusterError, match="it is not a regular file"):
         file.read()
     with pytest.raises(ClusterError, match=r"process 0 cannot write .*json: "):
         file.write("127.0.0.1:5")

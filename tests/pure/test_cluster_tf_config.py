@@ -113,7 +113,7 @@ TWO = '{"cluster": {"worker": ["a:1", "b:1"]},\n "task": {"type": "worker", "ind
         ),
         ('{"cluster":', "TF_CONFIG is not JSON: line 1, column 12, at its end: Expecting value."),
         ("[" * 100_000, "TF_CONFIG is nested more than 64 deep."),
-        ('{"cluster": {},\n "cluster": {}}', "TF_CONFIG, line 2, column 2: the key 'cluster' is there twice."),
+        ('{"cluster": {},\n "cluster": {}}', "TF_CONFIG, line 2, column 2: the key 'cluster' occurs twice."),
         ('["a:1"]', 'TF_CONFIG, line 1, column 1: it must be an object, {"cluster": {...}, "task": {...}}. Received: [\'a:1\'].'),
         (
             '\n {"cluster": ["a:1"]}',

@@ -1204,7 +1204,7 @@ def test_a_folder_is_translated_into_another(tmp_path, capsys):
         (["a.py"], "c.txt", r"--output must be a \.py file"),
         (["."], ".", "--output is the input itself: "),
         (["."], "new", "lies in the input folder"),
-        (["sub"], "a.py", "exists already, and is no folder"),
+        (["sub"], "a.py", "exists already, and is not a folder"),
         (["sub"], ".", r"a\.py exists already"),
     ],
 )

@@ -127,7 +127,7 @@ def test_the_plugin_is_told_once(tmp_path):
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        (tensor_event(7, string_val=[b"a"]), "a scalar has the dtype number 7, which is no number"),
+        (tensor_event(7, string_val=[b"a"]), "a scalar has the dtype number 7, which is not a number"),
         (tensor_event(1, shape=(2,), float_val=[1, 2]), r"a scalar has the shape \(2,\)"),
         (tensor_event(1, tensor_content=b"12345"), "a scalar has 5 values or bytes in place of one float32"),
         (tensor_event(1, float_val=[1, 2]), "a scalar has 2 values or bytes in place of one float32"),
@@ -179,7 +179,7 @@ def test_what_is_no_event_file(tmp_path):
     path = tmp_path / "tfevents"
     path.write_bytes(record(b""))
     with pytest.raises(
-        SummaryError, match=r"is no event file of TensorBoard: it does not begin with an event that says 'brain.Event:'"
+        SummaryError, match=r"is not a TensorBoard event file: it does not begin with an event that says 'brain.Event:'"
     ):
         summary.read_scalars(path)
     path.unlink()

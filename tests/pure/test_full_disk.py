@@ -114,17 +114,17 @@ def write_compressed_records(folder):
 
 
 WRITERS = {
-    "checkpoint": (save_checkpoint, CheckpointError, r"The checkpoint .*kept could not be written \(.*\)\. Nothing of it counts\."),
+    "checkpoint": (save_checkpoint, CheckpointError, r"The checkpoint .*kept could not be written \(.*\)\. None of it is used\."),
     "saved dataset": (save_dataset, DatasetError, r"save: cannot write to '.*kept': (No space left on device|File too large)\."),
     "compressed dataset": (save_compressed, DatasetError, r"save: cannot write to '.*kept': (No space left|File too large)"),
-    "cache": (fill_cache, DatasetError, r"cache: cannot write '.*kept': (No space left|File too large).* Nothing of it is kept\."),
+    "cache": (fill_cache, DatasetError, r"cache: cannot write '.*kept': (No space left|File too large).* None of it is kept\."),
     "snapshot": (
         fill_snapshot,
         DatasetError,
-        r"snapshot: cannot write '.*': (No space left|File too large).* Nothing of it is kept\.",
+        r"snapshot: cannot write '.*': (No space left|File too large).* None of it is kept\.",
     ),
-    "records": (write_records, DatasetError, r"TFRecordWriter: cannot write '.*kept': .*\. Nothing of it is kept\. Make room"),
-    "compressed records": (write_compressed_records, DatasetError, r"TFRecordWriter: cannot write '.*kept': .*\. Nothing of it"),
+    "records": (write_records, DatasetError, r"TFRecordWriter: cannot write '.*kept': .*\. None of it is kept\. Make room"),
+    "compressed records": (write_compressed_records, DatasetError, r"TFRecordWriter: cannot write '.*kept': .*\. None of it"),
 }
 
 

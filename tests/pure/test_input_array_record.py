@@ -71,7 +71,7 @@ def test_files_that_are_no_array_records(tmp_path):
         list(ArrayRecordDataset(path))
     path.write_bytes(gzip.compress(b"1"))
     with pytest.raises(
-        DatasetError, match=r"'.*a' is no ArrayRecord file\. Its first bytes are .* by GZIP: decompress it before \("
+        DatasetError, match=r"'.*a' is not an ArrayRecord file\. Its first bytes are .* by GZIP: decompress it before \("
     ):
         list(ArrayRecordDataset(path))
     assert list(ArrayRecordDataset(array_record(tmp_path / "b", 0, 0))) == []

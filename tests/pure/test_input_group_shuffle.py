@@ -431,7 +431,7 @@ def test_lines_that_are_wrong_cost_one_element_each(tmp_path):
     rows = JsonLinesDataset(paths).map(lambda line: line["x"]).global_shuffle(seed=1, window=2)
     good = [i for i in range(20) if i % 4 != 1]
     assert sorted(order(rows.ignore_errors())) == good
-    with pytest.raises(ElementError, match="it is no JSON"):
+    with pytest.raises(ElementError, match="it is not JSON"):
         list(rows)
     lenient = iter(JsonLinesDataset(paths, on_error="skip").global_shuffle(seed=1, window=2))
     assert len(list(lenient)) == 15
@@ -525,18 +525,18 @@ def test_the_profile_has_a_stage_for_it(tmp_path):
         (
             lambda files: Dataset.range(9).global_shuffle(window=2),
             DatasetError,
-            r"`range\(0, 9, 1\)` is no dataset of named files\. Call it right",
+            r"`range\(0, 9, 1\)` is not a dataset of named files\. Call it directly",
         ),
         (
             lambda files: ParquetDataset(files).take(2).global_shuffle(window=2),
             DatasetError,
-            r"`take\(2\)` is no dataset of named files",
+            r"`take\(2\)` is not a dataset of named files",
         ),
-        (lambda files: ParquetDataset(files, batch_rows=2).global_shuffle(window=2), DatasetError, "is no dataset of named files"),
+        (lambda files: ParquetDataset(files, batch_rows=2).global_shuffle(window=2), DatasetError, "is not a dataset of named"),
         (
             lambda files: TextLineDataset(files, num_parallel_reads=2).global_shuffle(window=2),
             DatasetError,
-            "is no dataset of named files.*no num_parallel_reads",
+            "is not a dataset of named files.*no num_parallel_reads",
         ),
         (
             lambda files: ParquetDataset(files).global_shuffle(),

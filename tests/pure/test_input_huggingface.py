@@ -232,10 +232,10 @@ def test_files_that_cannot_be_read(tmp_path):
 
     with pytest.raises(DatasetError, match=r"Hugging Face Dataset: cannot open '.*none\.png'"):
         list(of({"bytes": None, "path": str(tmp_path / "none.png")}))
-    with pytest.raises(DatasetError, match=rf"'{tmp_path}' in column 'image' is no regular file"):
+    with pytest.raises(DatasetError, match=rf"'{tmp_path}' in column 'image' is not a regular file"):
         list(of({"bytes": None, "path": str(tmp_path)}))
     with pytest.raises(
-        DatasetError, match=r"'row 0 of the dataset.*' is no BMP.*Copy the file again, or leave it out: `dataset\.cast_"
+        DatasetError, match=r"'row 0 of the dataset.*' is not a BMP.*Copy the file again, or leave it out: `dataset\.cast_"
     ):
         list(of({"bytes": b"png", "path": None}))
     with pytest.raises(
@@ -336,8 +336,8 @@ def test_the_advice_can_be_followed():
     with pytest.raises(ElementError) as caught:
         list(Dataset.from_huggingface(texts))
     assert str(caught.value).endswith(
-        "Say what stands for it: `dataset.map(lambda row: {'x': '' if row['x'] is None else row['x']})`, or leave such rows out: "
-        "`dataset.filter(lambda row: row['x'] is not None)`."
+        "Give a value to use instead: `dataset.map(lambda row: {'x': '' if row['x'] is None else row['x']})`, or leave such rows "
+        "out: `dataset.filter(lambda row: row['x'] is not None)`."
     )
     filled = texts.map(lambda row: {"x": "" if row["x"] is None else row["x"]})
     assert list(Dataset.from_huggingface(filled)) == [{"x": "a"}, {"x": ""}]

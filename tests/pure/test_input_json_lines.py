@@ -139,13 +139,13 @@ def test_every_good_line_once_whatever_the_pieces(tmp_path_factory, kinds, piece
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"x": 1\n', "it is no JSON: Expecting ',' delimiter"),
-        ("3\n", "it is no object but int"),
+        ('{"x": 1\n', "it is not JSON: Expecting ',' delimiter"),
+        ("3\n", "it is not an object but int"),
         ('{"x": "a"}\n', r"\['x'\] is TensorSpec\(shape=\(\), dtype=string\), expected .*int32.*`output_signature`"),
         ('{"x": 3000000000}\n', ".*dtype=int64.*expected .*int32"),
         ('{"x": 1.5}\n', ".*dtype=float32.*expected .*int32"),
         ('{"x": [1, [2]]}\n', r"\['x'\] is not a tensor: its lists have unequal lengths"),
-        ('{"x": null}\n', r"column 'x' has no value; say what stands for it: fill_null=\{'x': 0\}\."),
+        ('{"x": null}\n', r"column 'x' has no value; give a value to use instead: fill_null=\{'x': 0\}\."),
         ("{}\n", r"it has no values, so it has no columns\."),
         ('{"d": {}}\n', r"it has no values, so it has no columns\."),
         (
@@ -153,7 +153,7 @@ def test_every_good_line_once_whatever_the_pieces(tmp_path_factory, kinds, piece
             "it has the columns .*'y'.*, but .*'x'.* are expected, as in the first line; name those to read in `columns`",
         ),
         ('{"x": 1, "y": 1}\n', "it has the columns"),
-        ("[" * 100_000 + "\n", "it is no JSON"),
+        ("[" * 100_000 + "\n", "it is not JSON"),
     ],
 )
 def test_a_line_that_is_wrong_is_named_after_those_before_it(tmp_path, line, message):
@@ -184,7 +184,9 @@ def test_a_line_that_is_wrong_is_named_after_those_before_it(tmp_path, line, mes
 def test_the_error_about_a_missing_value_says_what_may_stand_for_it(tmp_path, first, second, expected):
     """It had been 0 for every column, which a column of texts refuses."""
     path = write(tmp_path / "a", [first, second])
-    with pytest.raises(ElementError, match=rf"column 'c' has no value; say what.*: fill_null={re.escape(repr(expected))}\."):
+    with pytest.raises(
+        ElementError, match=rf"column 'c' has no value; give a value to use instead: fill_null={re.escape(repr(expected))}\."
+    ):
         list(JsonLinesDataset(path, columns=["c"]))
     found = list(JsonLinesDataset(path, columns=["c"], fill_null=expected))[1]
     assert jax.tree.map(lambda leaf: leaf if isinstance(leaf, str) else leaf.tolist(), found) == expected
@@ -225,7 +227,7 @@ def test_infinity_as_it_is_written(tmp_path):
 def test_the_first_line_is_wrong(tmp_path):
     path = write(tmp_path / "a", ["no\n", {"x": 1}])
     iterator = iter(JsonLinesDataset(path))
-    with pytest.raises(ElementError, match=r":1 .byte 0.: it is no JSON"):
+    with pytest.raises(ElementError, match=r":1 .byte 0.: it is not JSON"):
         next(iterator)
     assert xs(JsonLinesDataset(path).ignore_errors()) == [1]
 

@@ -244,12 +244,12 @@ def test_a_sound_that_claims_much(tmp_path, rate, channels, what):
         ("9" * 5000, "Exceeds the limit"),
         ('"\\ud800"', r"it has half of a character, .ud800, which no UTF-8 can hold"),
         ('"\\udc00"', r"it has half of a character, .udc00, which no UTF-8 can hold"),
-        ('"\ud800"', r"it is no UTF-8: invalid continuation byte at byte 7"),  # its three bytes themselves
+        ('"\ud800"', r"it is not UTF-8: invalid continuation byte at byte 7"),  # its three bytes themselves
     ],
 )
 def test_values_of_json_that_cost_more_than_they_are_worth(tmp_path, value, what):
     path = lines(tmp_path / "a", b'{"a": 1}\n' + f'{{"a": {value}}}\n'.encode(errors="surrogatepass"))
-    with pytest.raises(ElementError, match=rf"JsonLinesDataset: .*a:2 \(byte 9\): it is no JSON: .*{what}"):
+    with pytest.raises(ElementError, match=rf"JsonLinesDataset: .*a:2 \(byte 9\): it is not JSON: .*{what}"):
         list(rd.JsonLinesDataset(path))
     assert len(list(rd.JsonLinesDataset(path, on_error="skip"))) == 1
 
@@ -287,7 +287,7 @@ def test_a_picture_that_claims_much(tmp_path):
     def read():
         return list(image_dataset_from_directory(tmp_path, image_size=(8, 8), verbose=False))
 
-    with pytest.raises(DatasetError, match=r"'.*0\.jpg' is no .* picture, or it is damaged: \d+ bytes cannot hold 9000 x 8000"):
+    with pytest.raises(DatasetError, match=r"'.*0\.jpg' is not a .* picture, or it is damaged: \d+ bytes cannot hold 9000 x 8000"):
         read()
     assert peak(read) < 20
 

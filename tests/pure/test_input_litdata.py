@@ -583,21 +583,21 @@ def spec(node):
         (of_chunk(filename=3), "chunk 1 is 3, which is not below the folder"),
         (of_chunk(filename="0.bin"), "it has a chunk twice"),
         (of_chunk(dim="x"), "chunk 1 has 'x' token ids"),
-        (of_config(data_format=None), "its data_format is None, which is no list of texts"),
+        (of_config(data_format=None), "its data_format is None, which is not a list of texts"),
         (of_config(data_format=["int"]), "its data_spec has 2 values, and its data_format 1"),
-        (of_config(data_spec=None), "its data_spec is no structure"),
+        (of_config(data_spec=None), "its data_spec is not a structure"),
         (of_config(data_spec="[2, {}]"), "its data_spec has version 2, and 1 is read"),
-        (of_config(data_spec="[1]"), "its data_spec is no structure"),
-        (of_config(data_spec="7"), "its data_spec is no structure"),
-        (of_config(data_spec="x"), "its data_spec is no structure"),
-        (spec({"type": None}), "its data_spec is no structure"),
+        (of_config(data_spec="[1]"), "its data_spec is not a structure"),
+        (of_config(data_spec="7"), "its data_spec is not a structure"),
+        (of_config(data_spec="x"), "its data_spec is not a structure"),
+        (spec({"type": None}), "its data_spec is not a structure"),
         (spec({"type": "builtins.dict", "context": None, "children_spec": []}), "its data_spec has a dict without keys"),
     ],
 )
 def test_an_index_that_is_damaged(folder, fn, message):
     change(folder, fn)
     with pytest.raises(
-        DatasetError, match=rf"LitDataDataset: '.*index\.json' is no index of LitData: {message}.*Copy or write the fo"
+        DatasetError, match=rf"LitDataDataset: '.*index\.json' is not an index of LitData: {message}.*Copy or write the fo"
     ):
         LitDataDataset(folder)
 
@@ -633,7 +633,7 @@ def test_an_index_of_what_is_not_read(folder, fn, message):
 
 def test_an_index_that_is_no_json(folder):
     (folder / "index.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"is no index of LitData: it is no JSON"):
+    with pytest.raises(DatasetError, match=r"is not an index of LitData: it is not JSON"):
         LitDataDataset(folder)
 
 

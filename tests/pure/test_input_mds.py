@@ -364,19 +364,19 @@ def test_damaged_samples(folder):
     ("encoding", "data", "message"),
     [
         ("str", b"\xff", "column 'x': .*can't decode byte 0xff"),
-        ("str_int", b"1.5", "column 'x': b'1.5' is no whole number of 64 bits"),
-        ("str_int", b"9" * 30, "is no whole number of 64 bits"),
-        ("str_int", b"9" * 9000, "is no whole number of 64 bits"),
-        ("str_float", b"one", "column 'x': b'one' is no number"),
-        ("json", b"{", "column 'x': it is no JSON"),
-        ("json", b"[" * 100_000, "column 'x': it is no JSON"),
-        ("ndarray", b"", "column 'x': it is no array"),
-        ("ndarray", bytes([200, 4, 1, 0]), "column 'x': it is no array: 200"),
-        ("ndarray", bytes([17, 8, 2]), "column 'x': it is no array"),
-        ("ndarray", bytes([17, 4, 3, 1, 0]), "column 'x': it is no array"),
-        ("ndarray", bytes([9, 4, 3, 1, 2, 3, 4]), "column 'x': it is no array"),
-        ("ndarray", bytes([9, 4 | 3, *[255] * 8, 1]), "column 'x': it is no array"),
-        ("ndarray:int16", bytes([4, 1, 0, 0, 0]), "column 'x': it is no array"),
+        ("str_int", b"1.5", "column 'x': b'1.5' is not a whole number of 64 bits"),
+        ("str_int", b"9" * 30, "is not a whole number of 64 bits"),
+        ("str_int", b"9" * 9000, "is not a whole number of 64 bits"),
+        ("str_float", b"one", "column 'x': b'one' is not a number"),
+        ("json", b"{", "column 'x': it is not JSON"),
+        ("json", b"[" * 100_000, "column 'x': it is not JSON"),
+        ("ndarray", b"", "column 'x': it is not an array"),
+        ("ndarray", bytes([200, 4, 1, 0]), "column 'x': it is not an array: 200"),
+        ("ndarray", bytes([17, 8, 2]), "column 'x': it is not an array"),
+        ("ndarray", bytes([17, 4, 3, 1, 0]), "column 'x': it is not an array"),
+        ("ndarray", bytes([9, 4, 3, 1, 2, 3, 4]), "column 'x': it is not an array"),
+        ("ndarray", bytes([9, 4 | 3, *[255] * 8, 1]), "column 'x': it is not an array"),
+        ("ndarray:int16", bytes([4, 1, 0, 0, 0]), "column 'x': it is not an array"),
     ],
 )
 def test_damaged_values(tmp_path, encoding, data, message):
@@ -473,7 +473,7 @@ COLUMNS = "has no lists of column names, encodings and sizes that fit"
 INDEXES = {
     "a list": (lambda index: [index], "it has no list of shards in 'shards'"),
     "no shards": (lambda index: {"version": 2}, "it has no list of shards"),
-    "no object": (lambda index: index["shards"].append(3), "shard 4 is no object"),
+    "no object": (lambda index: index["shards"].append(3), "shard 4 is not an object"),
     "format": (of_shard(format="xsv"), "shard 1 has the format 'xsv', version 2; expected 'mds', 2"),
     "version": (of_shard(version=1), "shard 1 has the format 'mds', version 1"),
     "samples": (of_shard(samples=-1), "shard 1 has -1 samples"),
@@ -482,7 +482,7 @@ INDEXES = {
     "columns": (of_shard(column_names=["n", "t"]), r"shard 1 has other columns than shard 0: n \(int\), t \(str\) instead of n"),
     "few columns": (of_shard(column_names=["n"]), COLUMNS),
     "a column twice": (of_shard(column_names=["n", "n"]), COLUMNS),
-    "columns that are no lists": (of_shard(column_sizes="ab"), COLUMNS),
+    "columns that are not lists": (of_shard(column_sizes="ab"), COLUMNS),
     "sizes": (of_shard(column_sizes=[-8, None]), COLUMNS),
     "names": (of_shard(column_names=["n", {}]), COLUMNS),
     "raw data": (of_shard(raw_data=None), "shard 1, raw_data has no name and size of a file"),
@@ -492,7 +492,7 @@ INDEXES = {
     "url": (of_file(basename="file://x"), BELOW),
     "backslashes": (of_file(basename="..\\x"), BELOW),
     "no name": (of_file(basename=""), BELOW),
-    "hashes": (of_file(hashes={"sha1": 3}), "shard 1, raw_data has hashes that are no texts"),
+    "hashes": (of_file(hashes={"sha1": 3}), "shard 1, raw_data has hashes that are not texts"),
     "twice": (of_file(basename="shard.00000.mds"), r"shard 1 is '.*shard\.00000\.mds' once more"),
     "zip data": (
         of_shard(zip_data={"basename": 3}, raw_data={"basename": "x", "bytes": 3}, compression="gz"),
@@ -506,7 +506,7 @@ def test_damaged_indexes(folder, kind):
     fn, message = INDEXES[kind]
     change(folder, fn)
     with pytest.raises(
-        DatasetError, match=rf"MDSDataset: '.*index\.json' is no index of MDS shards: .*{message}.*\. Copy or write the fol"
+        DatasetError, match=rf"MDSDataset: '.*index\.json' is not an index of MDS shards: .*{message}.*\. Copy or write the fol"
     ):
         MDSDataset(folder)
 
@@ -542,17 +542,17 @@ def test_what_is_no_folder_of_shards(tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "it is no JSON"),
-        ("{", "it is no JSON"),
+        ("", "it is not JSON"),
+        ("{", "it is not JSON"),
         ("[" * 100_000, "it is nested more than 64 deep"),
-        ("\xff", "it is no UTF-8"),
+        ("\xff", "it is not UTF-8"),
         ("9" * 5000, "it has a number of more than 40 digits"),
         ('"\\ud800"', "it has half of a character"),
     ],
 )
 def test_indexes_that_are_no_json(folder, text, what):
     (folder / "index.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(DatasetError, match=rf"'.*index\.json' is no index of MDS shards: {what}"):
+    with pytest.raises(DatasetError, match=rf"'.*index\.json' is not an index of MDS shards: {what}"):
         MDSDataset(folder)
 
 

@@ -72,12 +72,12 @@ def test_texts_that_are_none(tmp_path, code):
     path.write_bytes(path.read_bytes()[:-4] + struct.pack("<I", code))
     for dataset in (NumpyDataset(path), NumpyDataset(path).global_shuffle()):
         with pytest.raises(
-            DatasetError, match=rf"the rows from [01] on of '.*u\.npy' are no texts: {code:#x} is no character\. Copy or"
+            DatasetError, match=rf"the rows from [01] on of '.*u\.npy' are not texts: {code:#x} is not a character\. Copy or"
         ):
             list(dataset)
     head = npy_bytes(np.array(["a", "b"]))[:-4]
     with pytest.raises(
-        DatasetError, match=rf"the rows from [01] on of '.*u\.npz' are no texts: {code:#x} is no character\. Copy or"
+        DatasetError, match=rf"the rows from [01] on of '.*u\.npz' are not texts: {code:#x} is not a character\. Copy or"
     ):
         list(NumpyDataset(archive(tmp_path / "u.npz", [("x.npy", head + struct.pack("<I", code))])))
 
@@ -146,7 +146,11 @@ def npy_bytes(array):
 @pytest.mark.parametrize(
     ("members", "compression", "message"),
     [
-        ([("a.txt", b"text")], 0, r"has the member 'a\.txt', which is no array, because its name does not end in \.npy\. Leave it"),
+        (
+            [("a.txt", b"text")],
+            0,
+            r"has the member 'a\.txt', which is not an array, because its name does not end in \.npy\. Leave it",
+        ),
         ([("a.npy", b"text")], 0, r"has the member 'a\.npy', which begins with b'text' instead of b'\\x93NUMPY'"),
         ([("a.npy", npy_bytes(np.arange(3))[:-1])], 0, r"has the member 'a\.npy', which has 151 bytes, and its head says 152"),
         ([("a.npy", npy_bytes(np.arange(3)) + b"x")], 0, r"has the member 'a\.npy', which has 153 bytes, and its head says 152"),
@@ -175,7 +179,7 @@ def test_archives_that_are_damaged(tmp_path):
     whole = path.read_bytes()
     for data in (whole[:-10], whole[:500], whole[:4] + whole[10:], whole.replace(struct.pack("<q", 500), struct.pack("<q", 501))):
         path.write_bytes(data)
-        with pytest.raises(DatasetError, match=r"NumpyDataset: '.*a\.npz' (is no complete archive of arrays \(|has)"):
+        with pytest.raises(DatasetError, match=r"NumpyDataset: '.*a\.npz' (is not a complete archive of arrays \(|has)"):
             list(NumpyDataset(path))
         lenient = iter(NumpyDataset([path, saved(tmp_path / "b.npz", np.arange(2))], on_error="skip"))
         assert [int(row) for row in lenient] == [0, 1]

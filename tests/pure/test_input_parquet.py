@@ -127,7 +127,7 @@ def test_numbers_are_not_copied(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([0], pa.timestamp("s")), "'c' has the type timestamp.ms., which no array holds. Dates and times are no numbers"),
+        (pa.array([0], pa.timestamp("s")), "'c' has the type timestamp.ms., which no array holds. Dates and times are not numbers"),
         (pa.array([1], pa.decimal128(5, 1)), "decimal128.*Write it as float64 or int64, or leave the column out: name the others"),
         (pa.array([[[1]]]), r"list<element: list<element: int64>>.*fixed-size lists"),
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "map<string, int64.*Write it as numbers"),
@@ -213,7 +213,7 @@ def test_the_error_about_a_missing_value_says_what_may_stand_for_it(tmp_path, va
     """It had been 0 for every column, which a column of texts refuses."""
     path = write(tmp_path / "a", pa.table({"x": values}))
     with pytest.raises(
-        ElementError, match=rf"column 'x' has no value.*Say what stands for it: fill_null=\{{'x': {expected}\}}, or"
+        ElementError, match=rf"column 'x' has no value.*Give a value to use instead: fill_null=\{{'x': {expected}\}}, or"
     ):
         list(ParquetDataset(path))
     filled = list(ParquetDataset(path, fill_null={"x": ast.literal_eval(expected)}))
@@ -225,7 +225,7 @@ def test_missing_values(tmp_path):
     with pytest.raises(ElementError, match=r"column 'y' has no value \(null\) in row 1 of row group 0 of '.*a'; 1 are missing"):
         list(ParquetDataset(path))
     with pytest.raises(
-        ElementError, match=r"column 'x'.*row 1 of row group 1 of.*; 2 are missing there. Say.*fill_null=\{'x': 0\}"
+        ElementError, match=r"column 'x'.*row 1 of row group 1 of.*; 2 are missing there. Give.*fill_null=\{'x': 0\}"
     ):
         list(ParquetDataset(path, columns=["x"]))
     filled = list(ParquetDataset(path, fill_null={"x": -1, "y": "?"}))
@@ -673,7 +673,7 @@ def test_a_position_in_a_file_that_has_changed(two, name, on_error):
     change(two[0])
     message = (
         rf"ParquetDataset: '{two[0]}' has changed since the position was saved: it was 3 row groups of 7 rows, \w+, and is now "
-        rf"{now}, \w+\. Put the file back as it was, or begin the pass anew\."
+        rf"{now}, \w+\. Put the file back as it was, or start the pass again\."
     )
     for refused in (list, lambda iterator: iterator._pass.cursor.skip(3)):
         again = iter(ParquetDataset(two, on_error=on_error))

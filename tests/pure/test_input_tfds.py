@@ -135,7 +135,7 @@ def test_names_of_classes_that_do_not_fit(tmp_path):
     with pytest.raises(DatasetError, match=r"objects-kind.labels.txt' has 2 names, but features.json says .* has 3 classes"):
         _ = kind.names
     (folder / "objects-kind.labels.txt").write_bytes(b"a\xff\n")
-    with pytest.raises(DatasetError, match=r"objects-kind.labels.txt' is no UTF-8: .* at byte 1"):
+    with pytest.raises(DatasetError, match=r"objects-kind.labels.txt' is not UTF-8: .* at byte 1"):
         _ = kind.names
     (folder / "objects-kind.labels.txt").unlink()
     (folder / "objects-kind.labels.txt").mkdir()

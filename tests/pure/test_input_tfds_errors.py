@@ -91,7 +91,7 @@ def with_split(**settings):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (lambda info: [], "it is no object"),
+        (lambda info: [], "it is not an object"),
         (without("name"), "it has None as the name of the dataset, and 'tfrecord' as the format of its files"),
         (lambda info: {**info, "name": "../x"}, r"it has '\.\./x' as the name of the dataset"),
         (lambda info: {**info, "splits": 3}, "it has no list of splits"),
@@ -130,13 +130,13 @@ def test_json_that_is_none(tmp_path):
     with pytest.raises(DatasetError, match=r"features.json' does not describe features: it is nested more than 64 deep"):
         tfds_folder(tmp_path, "train")
     (tmp_path / "features.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"features.json' does not describe features: it is no JSON"):
+    with pytest.raises(DatasetError, match=r"features.json' does not describe features: it is not JSON"):
         tfds_folder(tmp_path, "train")
     (tmp_path / "features.json").unlink()
     with pytest.raises(DatasetError, match=r"cannot open .*features.json': No such file.* TFDS writes it since version 4"):
         tfds_folder(tmp_path, "train")
     (tmp_path / "dataset_info.json").write_bytes(b"\xff")
-    with pytest.raises(DatasetError, match=r"dataset_info.json' does not describe a dataset: it is no UTF-8"):
+    with pytest.raises(DatasetError, match=r"dataset_info.json' does not describe a dataset: it is not UTF-8"):
         tfds_folder(tmp_path, "train")
 
 
@@ -211,7 +211,9 @@ def test_array_record_files(tmp_path):
         list(dataset)
     fsspec.filesystem("memory").put(f"{tmp_path}/dataset_info.json", "/tfds-array/dataset_info.json")
     fsspec.filesystem("memory").put(f"{tmp_path}/features.json", "/tfds-array/features.json")
-    with pytest.raises(DatasetError, match=r"is an ArrayRecord file, and these are read on this machine only\. Copy the folder\."):
+    with pytest.raises(
+        DatasetError, match=r"is an ArrayRecord file, which can only be read from a disk of this machine\. Copy it to one\."
+    ):
         list(tfds_folder("memory://tfds-array", "train"))
 
 
@@ -222,7 +224,7 @@ def test_jpeg_pictures_of_other_colours(tmp_path):
     Image.fromarray(PIXELS).convert("CMYK").save(file, "JPEG")
     folder = write(tmp_path, [[{"x": file.getvalue()}]], {"x": PICTURE})
     assert next(iter(tfds_folder(folder, "train")))["x"].shape == (2, 3, 3)
-    with pytest.raises(ElementError, match=r"cannot be decoded: its colours are .*, and those that are read are grey or YCbCr"):
+    with pytest.raises(ElementError, match=r"cannot be decoded: its colours are .*, but only grey and YCbCr can be read"):
         list(tfds_folder(folder, "train", dct_method="INTEGER_FAST"))
 
 
@@ -243,7 +245,7 @@ FEATURES = {
     "a class": (MINE, r"'x' is of the class 'my\.features\.Mine', which is not known\. Those that are read are Audio, BBox"),
     "a class of TFDS": (feature("Graph"), r"the feature 'x' is of the class '.*\.Graph', which is not known"),
     "no class": ({}, "the feature 'x' is of the class None"),
-    "no object": (3, "the feature 'x' is no object"),
+    "no object": (3, "the feature 'x' is not an object"),
     "no content": (feature("Tensor", tensor=3), "the feature 'x' has no object as its 'tensor'"),
     "no features": (features_dict({}), "the feature 'x' has no features"),
     "a dtype": (tensor("int4"), r"the feature 'x' has the dtype 'int4'; those that are read are bool, int8, "),
@@ -252,7 +254,7 @@ FEATURES = {
     "encoded strings": (tensor("string", encoding="zlib"), "has strings that are encoded as 'zlib'"),
     "a shape": (tensor(shape=(None, None)), r"has the shape \(None, None\), of which nothing in an example says how its values"),
     "sequences": (sequence(tensor(shape=(None,))), r"has the shape \(None, None\)"),
-    "no sizes": (feature("Tensor", tensor={"dtype": "int64", "shape": 3}), "has the shape 3, which is no list of sizes"),
+    "no sizes": (feature("Tensor", tensor={"dtype": "int64", "shape": 3}), "has the shape 3, which is not a list of sizes"),
     "a size": (tensor(shape=(-2,)), "has '-2' as a size, which must be a whole number from -1 to 2147483647"),
     "a huge size": (tensor(shape=(1 << 40,)), f"has '{1 << 40}' as a size"),
     "a length": (sequence(tensor(), "many"), "has 'many' as a size"),
@@ -284,7 +286,7 @@ def test_two_features_of_one_name(tmp_path):
 def test_features_that_are_no_dict(tmp_path):
     describe(tmp_path, {"train": [1]}, {})
     (tmp_path / "features.json").write_text(json.dumps(tensor()))
-    with pytest.raises(DatasetError, match=r"features.json', it is no dict of features"):
+    with pytest.raises(DatasetError, match=r"features.json', it is not a dict of features"):
         tfds_folder(tmp_path, "train")
 
 
@@ -329,7 +331,7 @@ STEPS = dataset(features_dict({"a": tensor(), "b": TEXT}))
 ZIPPED = tensor(encoding="zlib")
 # A feature, what a sound example has of it and what a wrong one has, and what is said of that.
 WRONG = {
-    "no example": (tensor(), {"x": 1}, b"\xff\xff", "it is no serialized tf.train.Example"),
+    "no example": (tensor(), {"x": 1}, b"\xff\xff", "it is not a serialized tf.train.Example"),
     "another type": (tensor(), {"x": 1}, {"x": 1.5}, "its feature 'x' is a list of floats, and features.json says whole numbers"),
     "text for numbers": (tensor("float32"), {"x": 0.5}, {"x": "1"}, "'x' is a list of byte strings, and features.json says floats"),
     "missing": (tensor(), {"x": 1}, {"y": 1}, "its feature 'x' is missing"),
@@ -342,7 +344,12 @@ WRONG = {
     "nothing in a row": (tensor(shape=(None, 0)), {"y": 1}, {"x": [1]}, r"its shape \(None, 0\) needs a multiple of 0"),
     "too long": (sequence(tensor(), 2), {"x": [1, 2]}, {"x": [1, 2, 3]}, r"'x' has 3 values, and its shape \(2,\) needs 2"),
     "too short": (sequence(ZIPPED, 1), {"x": [packed([1])]}, {"y": 1}, r"'x' has 0 values, and its shape \(1,\) needs 1"),
-    "no picture": (PICTURE, {"x": PNG}, {"x": b"GIF89a"}, "'x' cannot be decoded: it is no BMP, JPEG or PNG picture, or it is dam"),
+    "no picture": (
+        PICTURE,
+        {"x": PNG},
+        {"x": b"GIF89a"},
+        "'x' cannot be decoded: it is not a BMP, JPEG or PNG picture, or it is d",
+    ),
     "other pictures": (
         sequence(PICTURE),
         {"x": [PNG]},
@@ -425,7 +432,7 @@ def test_steps_that_are_wrong(tmp_path, steps, message):
 def test_a_step_that_is_wrong(tmp_path):
     its = dataset(features_dict({"a": PICTURE}))
     (element,) = tfds_folder(write(tmp_path, [[{"x/a": [PNG, b"x", PNG]}]], {"x": its}), "train")
-    with pytest.raises(ElementError, match=r"example 0 of .* is wrong: its feature 'x/a' cannot be decoded: it is no BMP"):
+    with pytest.raises(ElementError, match=r"example 0 of .* is wrong: its feature 'x/a' cannot be decoded: it is not a BMP"):
         list(element["x"])
     assert len(list(element["x"].ignore_errors())) == 2
 
@@ -463,7 +470,7 @@ def test_the_channels_of_the_file(tmp_path, mode, channels):
     file = io.BytesIO()
     Image.fromarray(PIXELS).convert("LA").save(file, "PNG")
     folder = write(tmp_path / "b", [[{"x": file.getvalue()}]], {"x": any_channels})
-    with pytest.raises(ElementError, match="its pixels are 'LA', and those that are read are grey, RGB or RGBA"):
+    with pytest.raises(ElementError, match="its pixels are 'LA', but only grey, RGB and RGBA can be read"):
         list(tfds_folder(folder, "train"))
 
 

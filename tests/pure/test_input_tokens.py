@@ -90,7 +90,7 @@ def test_files_that_are_no_tokens(tmp_path):
     ):
         list(TokenDataset(path, 2))
     with pytest.raises(
-        DatasetError, match=r"a\.bin' has 5 bytes, which are no whole number of token ids of uint16\. Pass the dtype"
+        DatasetError, match=r"a\.bin' has 5 bytes, which are not a whole number of token ids of uint16\. Pass the dtype"
     ):
         list(TokenDataset(path, 2, dtype="uint16"))
     assert list(TokenDataset(stream(tmp_path / "b.bin", 0), 2, dtype="uint16")) == []

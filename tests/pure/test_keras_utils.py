@@ -106,7 +106,7 @@ ARGUMENTS = [
     ({"validation_split": 0.5}, "give both validation_split and subset, or neither. Received: 0.5 and None."),
     ({"subset": "both"}, "give both validation_split and subset, or neither. Received: None and 'both'."),
     ({"validation_split": 0.5, "subset": "test"}, 'subset must be "training", "validation" or "both". Received: \'test\'.'),
-    ({"validation_split": 0.5, "subset": "both", "shuffle": True}, "would be drawn apart from each other, and overlap."),
+    ({"validation_split": 0.5, "subset": "both", "shuffle": True}, "would be drawn independently, and overlap."),
     ({"validation_split": 0.01, "subset": "validation"}, "there are no validation texts in"),
     ({"validation_split": 0.01, "subset": "both"}, "where 12 files end in .txt."),
     ({"validation_split": 0.99, "subset": "training"}, None),
@@ -191,7 +191,7 @@ def test_arguments_of_time_series(arguments, error, message):
 def test_a_folder_that_is_not_there_or_is_a_file_or_elsewhere(plant):
     folder = plant({"a.txt": "a"})
     for name in (folder / "no", folder / "a.txt", "gs://bucket/texts"):
-        with pytest.raises(DatasetError, match="is no folder on this machine"):
+        with pytest.raises(DatasetError, match="is not a folder on this machine"):
             texts(name)
 
 
@@ -211,7 +211,7 @@ def test_a_link_to_a_folder_that_it_is_in(plant):
     folder = plant({"a/1.txt": "one"})
     (folder / "a" / "loop").symlink_to(folder / "a")
     assert of(texts(folder)) == ["one"]
-    with pytest.raises(DatasetError, match=r"a/loop' is a link to a folder that it is in"):
+    with pytest.raises(DatasetError, match=r"a/loop' is a link to a folder that contains it"):
         texts(folder, follow_links=True)
 
 
@@ -353,7 +353,7 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_picture_is_named_and_can_be_left_out(plant, name):
     folder = plant({"a/1.png": picture(7), "a/2.png": DAMAGED[name], "a/3.png": picture(9)})
-    with pytest.raises(DatasetError, match=r"a/2.png' is no BMP, GIF, JPEG, PNG or WebP picture, or it is damaged"):
+    with pytest.raises(DatasetError, match=r"a/2.png' is not a BMP, GIF, JPEG, PNG or WebP picture, or it is damaged"):
         list(small(folder, shuffle=False))
     whole = small(folder, shuffle=False, batch_size=None).ignore_errors().batch(8)
     (batch,) = [images for images, _ in whole]
@@ -454,9 +454,9 @@ def test_a_sound_whose_format_is_a_guid(plant):
 
 
 NOT_WAV = {
-    "empty": (b"", "it is damaged, or no WAV file"),
-    "text": (b"hello, this is no sound at all", "it is damaged, or no WAV file"),
-    "cut": (sound(np.zeros((9, 1)))[:-3], "it is damaged, or no WAV file"),
+    "empty": (b"", "it is damaged, or not a WAV file"),
+    "text": (b"hello, this is no sound at all", "it is damaged, or not a WAV file"),
+    "cut": (sound(np.zeros((9, 1)))[:-3], "it is damaged, or not a WAV file"),
     "8 bits": (
         sound(np.zeros((9, 1))).replace(b"\x02\x00\x10\x00data", b"\x01\x00\x08\x00data"),
         "it has 8 bits per sample in format 1",
@@ -678,10 +678,10 @@ def test_split():
         ),
         ((np.arange(3), None, 1.0), ArgumentError, "right_size must be a whole number from 1 to 2, or a float between 0 and 1."),
         ((np.arange(3), "1"), ArgumentTypeError, "left_size must be an int or a float. Received: '1'."),
-        ((np.arange(3), 2, 2), ArgumentError, "together more than all 3. Received: 2 and 2."),
+        ((np.arange(3), 2, 2), ArgumentError, "add up to more than all 3. Received: 2 and 2."),
         ((np.arange(3), 0.1), ArgumentError, "of 3 examples, none would be in the left part. Received: 0.1 and None."),
         ((Dataset.range(3).repeat(), 1), ArgumentError, "the dataset is infinite. Limit it with `take`."),
-        ((Dataset.range(0), 1), ArgumentError, "there is nothing in the dataset."),
+        ((Dataset.range(0), 1), ArgumentError, "the dataset is empty."),
         (([np.arange(3), np.arange(2)], 1), ArgumentError, "the same number of rows, at least one. They have [2, 3]."),
         (([], 1), ArgumentError, "the same number of rows, at least one. They have []."),
         (("abc", 1), ArgumentTypeError, "dataset must be a replicant.data.Dataset, an array of NumPy, or a list or tuple"),

@@ -184,13 +184,13 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\nb c\n", r"line 2: 'b c' is no host\. Write HOST, HOST:N or HOST slots=N, with N from 1 to 9999\."),
+        ("a\nb c\n", r"line 2: 'b c' is not a host\. Write HOST, HOST:N or HOST slots=N, with N from 1 to 9999\."),
         ("", r"names no host\."),
-        ("a,b\n", r"line 1: 'a,b' is no host"),
-        ("[fd00::1]\n", r"line 1: '\[fd00::1\]' is no host"),
-        ("a slots = 2\n", r"line 1: 'a slots = 2' is no host"),
-        ("a slots=0\n", r"line 1: 'a slots=0' is no host"),
-        ("a:2 slots=2\n", r"line 1: 'a:2 slots=2' is no host"),
+        ("a,b\n", r"line 1: 'a,b' is not a host"),
+        ("[fd00::1]\n", r"line 1: '\[fd00::1\]' is not a host"),
+        ("a slots = 2\n", r"line 1: 'a slots = 2' is not a host"),
+        ("a slots=0\n", r"line 1: 'a slots=0' is not a host"),
+        ("a:2 slots=2\n", r"line 1: 'a:2 slots=2' is not a host"),
         ("# nobody\n", r"names no host\. Write one host in each line\."),
         (b"\xff\xfe", r"cannot be read: .*utf-8"),
     ],
@@ -277,7 +277,7 @@ def test_a_signed_line_that_is_no_object_closes_the_wire(ends: Any) -> None:
     agent._unsent = f"{agent._proof(AGENT, 0, '[1]')} [1]\n".encode()
     agent.flush()
     assert launcher.receive() == []
-    assert (launcher.is_open, launcher.problem) == (False, "a line came that is no object: [1]")
+    assert (launcher.is_open, launcher.problem) == (False, "a line came that is not an object: [1]")
     for each in (launcher, agent):
         each.close()
 
@@ -302,9 +302,9 @@ def test_an_agent_that_says_what_makes_no_sense_is_lost(ends: Any, message: dict
 
 def test_own_addresses() -> None:
     assert own_address("127.0.0.1", "it", "Do that.") == "127.0.0.1"
-    with pytest.raises(ConfigurationError, match=r"it, but 192\.0\.2\.1 is no address of .* \(Cannot assign.*\)\. Do that\."):
+    with pytest.raises(ConfigurationError, match=r"it, but 192\.0\.2\.1 is not an address of .* \(Cannot assign.*\)\. Do that\."):
         own_address("192.0.2.1", "it", "Do that.")
-    with pytest.raises(ConfigurationError, match=r"it: it stands for no IPv4 address on .*\. Do that\."):
+    with pytest.raises(ConfigurationError, match=r"it: it does not stand for an IPv4 address on .*\. Do that\."):
         own_address("::1", "it", "Do that.")
 
 

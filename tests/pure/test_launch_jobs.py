@@ -151,7 +151,7 @@ def test_what_is_no_text_cannot_stand_in_a_job(engine: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         Job(Settings(("train.py", "a\udcff")), engine, image="x" if engine == "kubernetes" else "")
     assert str(caught.value) == (
-        rf"'a\udcff' is no text in UTF-8, so it cannot stand in a job for {engine}. Rename the file, or change the argument."
+        rf"'a\udcff' is not UTF-8 text, so it cannot be part of a job for {engine}. Rename the file, or change the argument."
     )
 
 
@@ -380,9 +380,9 @@ BAD_COMMANDS = [
     (["--hosts", "a, b", "x.py"], r"--hosts: ' b' is neither HOST nor HOST:WORKERS"),
     (
         ["--hosts", "fd00::1", "x.py"],
-        r"--hosts: 'fd00::1' is .* An IPv6 address is no HOST: workers reach each other over IPv4\.",
+        r"--hosts: 'fd00::1' is .* An IPv6 address is not a HOST: workers reach each other over IPv4\.",
     ),
-    (["--hosts", "[fd00::1]:2", "x.py"], r"--hosts: '\[fd00::1\]:2' is .* An IPv6 address is no HOST"),
+    (["--hosts", "[fd00::1]:2", "x.py"], r"--hosts: '\[fd00::1\]:2' is .* An IPv6 address is not a HOST"),
     (["--hosts", "a,b,a:2", "x.py"], r"--hosts: 'a' is there twice\. Write a:N for N workers on it\."),
     (["--hosts=-oX", "x.py"], r"--hosts: '-oX' is neither HOST nor HOST:WORKERS"),
     (["--hosts", "a", "--address", "b:1", "x.py"], r"--address 'b:1': with --hosts it is a host without a port"),

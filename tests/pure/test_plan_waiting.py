@@ -57,7 +57,7 @@ def test_analyses_are_kept_where_a_variable_says(where: str, tmp_path: Path, mon
 def test_a_store_that_does_not_answer_costs_only_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICANT_PLAN_CACHE", "http://127.0.0.1:9/plans")  # where nobody listens
     monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "0.2")
-    with pytest.warns(UserWarning, match=r"^The plan is made anew, because REPLICANT_PLAN_CACHE cannot be read: could not "):
+    with pytest.warns(UserWarning, match=r"^The plan is made again, because REPLICANT_PLAN_CACHE cannot be read: could not "):
         assert _analysis_cache.find("key") is None
     with pytest.warns(UserWarning, match=r"^The compiler's answers are not kept, because REPLICANT_PLAN_CACHE cannot be written: "):
         _analysis_cache.keep("key", ANALYSIS)

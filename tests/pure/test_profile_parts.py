@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
 def test_a_profile_is_read_behind_its_block_and_recorded_once():
     profile = replicant.profile()
     assert str(profile) == "Profile: not recorded yet"
-    with pytest.raises(errors.ContextError, match=r"is not recorded yet\. Read it behind its `with` block"):
+    with pytest.raises(errors.ContextError, match=r"is not recorded yet\. Read it after its `with` block"):
         _ = profile.steps
     with profile:
         assert str(profile) == "Profile: not recorded yet"

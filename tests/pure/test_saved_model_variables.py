@@ -32,6 +32,6 @@ def test_what_lists_no_variables(tmp_path):
     own = replicant.Checkpoint(x=1).save(str(tmp_path / "own"))
     for path in (FILES / "functional", FILES / "v1" / "model_v1.ckpt", own):
         with pytest.raises(
-            CheckpointError, match=r"is no SavedModel whose object lists its variables\. replicant\.load_checkpoint"
+            CheckpointError, match=r"is not a SavedModel whose object lists its variables\. replicant\.load_checkpoint"
         ):
             replicant.saved_model_variables(path)

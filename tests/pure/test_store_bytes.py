@@ -65,6 +65,6 @@ def test_texts_of_any_kind_come_back_and_other_bytes_are_an_error_of_the_store(c
         assert (store.get("r/a", 5.0), store.list("r/")) == (text, {"r/a": text})
     client.key_value_set_bytes("r/a", NO_UTF8, True)
     assert store.get("r/a", 5.0).startswith("\ufffd\ufffd\x00")
-    with pytest.raises(ConnectionError, match=r"the coordination service's answer is no text: b'.*\\xff\\xfe"):
+    with pytest.raises(ConnectionError, match=r"the coordination service's answer is not text: b'.*\\xff\\xfe"):
         store.increment("r/a")
     store._patience.close()

@@ -169,7 +169,10 @@ HEADERS = {
         tf.header(1, 0, ((1, 9), (2, 2))),
         "is for readers of version 2 or newer of the format, and this one is of version 1",
     ),
-    "not this version": (tf.header(1, 0, ((1, 9), (3, 1))), "says that readers of version 1 of the format, as this one, must not"),
+    "not this version": (
+        tf.header(1, 0, ((1, 9), (3, 1))),
+        "says that readers of version 1 of the format, like this one, must not",
+    ),
     "not these versions": (tf.header(1, 0, ((1, 9), (3, b"\x00\x01"))), "says that readers of version 1 of the format"),
 }
 
@@ -249,5 +252,5 @@ def test_slices_that_are_no_grid(monkeypatch):
     boxes = [((0, 2), (0, 6)), ((2, 6), (0, 3)), ((2, 6), (3, 6))]
     _cover.check_cover("file", "cut", (6, 6), boxes)
     monkeypatch.setattr(_cover, "_MOST_CELLS", 3)
-    with pytest.raises(errors.DamagedCheckpointError, match="file is damaged: the 3 slices of 'cut' are no grid, nor nearly one"):
+    with pytest.raises(errors.DamagedCheckpointError, match="file is damaged: the 3 slices of 'cut' are not a grid, or nearly one"):
         _cover.check_cover("file", "cut", (6, 6), boxes)

@@ -156,7 +156,7 @@ NO_PARTS = [
     ((slice(0, 7), slice(None)), "shape is (6, 10)"),
     ((slice(0, 6),), "Pass a tuple of one slice for each axis"),
     ((slice(0, 6, 2), slice(None)), "with step 1"),
-    ((0, slice(None)), "(0, slice(None, None, None)) is no part of 'whole'"),
+    ((0, slice(None)), "(0, slice(None, None, None)) is not part of 'whole'"),
     ((slice(-1, 6), slice(None)), "within it"),
 ]
 

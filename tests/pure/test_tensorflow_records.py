@@ -65,7 +65,7 @@ def test_a_graph_that_cannot_be_true(tmp_path, message, told):
 @pytest.mark.parametrize("value", [np.array(5), np.array([b"a", b"b"], object)], ids=["a number", "two strings"])
 def test_a_graph_that_is_no_string(tmp_path, value):
     path = tf.write_bundle(tmp_path / "ckpt", {KEY: value})
-    with pytest.raises(errors.DamagedCheckpointError, match=r"ckpt\.index is damaged: its graph of objects is no single string"):
+    with pytest.raises(errors.DamagedCheckpointError, match=r"ckpt\.index is damaged: its graph of objects is not a single string"):
         open_checkpoint(path).graph()
 
 

@@ -66,7 +66,7 @@ def test_values_of_a_tensor_proto_that_are_not_packed():
 
 
 BAD_PROTOS = [
-    ((5, b"abc"), 1, "float32", "its 3 bytes are no whole number of values of dtype float32"),
+    ((5, b"abc"), 1, "float32", "its 3 bytes are not a whole number of values of dtype float32"),
     ((5, 7), 1, "float32", "a field has the integer 7 in place of bytes"),
     ((7, tf.varint(300)), 6, "int8", "one of its values does not fit into dtype int8"),
     ((13, tf.varint(1 << 20)), 19, "float16", "one of its values does not fit into dtype uint16"),

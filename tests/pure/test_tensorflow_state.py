@@ -118,5 +118,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 def test_a_large_file(tmp_path, monkeypatch):
     monkeypatch.setattr("replicant.checkpoint.tensorflow._state._MOST_BYTES", 10)
     (tmp_path / "checkpoint").write_text("#" * 11)
-    with pytest.raises(errors.CheckpointError, match="checkpoint has more than 10 bytes, so it is no list of checkpoints"):
+    with pytest.raises(
+        errors.CheckpointError, match="checkpoint has more than 10 bytes, so it is not a list of TensorFlow's checkpoints"
+    ):
         checkpoint_state(tmp_path)

@@ -67,7 +67,10 @@ MESSAGES = [
         "a layer for strings got a int (1). It runs on the host",
     ),
     (lambda: StringLookup(vocabulary=["a"])([["a"], ["b", "c"]]), "a layer for strings got a list (['a'])."),
-    (lambda: IntegerLookup(vocabulary_dtype="int32"), "vocabulary_dtype='int32': IntegerLookup has 'int64' only, as in Keras."),
+    (
+        lambda: IntegerLookup(vocabulary_dtype="int32"),
+        "vocabulary_dtype='int32': IntegerLookup supports only 'int64', as in Keras.",
+    ),
     (
         lambda: IntegerLookup(vocabulary=[1], name="l")(["a"]),
         "looks up integers; got dtype <U1. For strings, use StringLookup.",

@@ -146,10 +146,10 @@ def deep(file):
     [
         (lambda file: file.__setitem__("x", h5py.ExternalLink("other.h5", "y")), "'x' is a link, possibly to another file"),
         (lambda file: file.__setitem__("x", h5py.SoftLink("/y")), "'x' is a link, possibly to another file"),
-        (lambda file: file.__setitem__("x", file.create_group("y")), "is in the file under another name as well"),
+        (lambda file: file.__setitem__("x", file.create_group("y")), "is in the file under a second name as well"),
         (external, "the array 'x' lies in another file"),
         (virtual, "the array 'x' lies in another file"),
-        (lambda file: file.create_dataset("x", data="text"), "'x' is no array of numbers but has the dtype object"),
+        (lambda file: file.create_dataset("x", data="text"), "'x' is not an array of numbers but has the dtype object"),
         (lambda file: file.create_dataset("x", data=h5py.Empty("f4")), "'x' has no values at all"),
         (deep, "groups are more than 64 deep"),
     ],
@@ -188,7 +188,7 @@ def test_the_other_order_of_bytes(tmp_path):
 def test_a_damaged_hdf5_file(tmp_path):
     data, path = (FILES / "nested.h5").read_bytes(), tmp_path / "a.h5"
     path.write_bytes(data[:5000])
-    with pytest.raises(DamagedCheckpointError, match=r"a\.h5 is damaged, or is no HDF5 file"):
+    with pytest.raises(DamagedCheckpointError, match=r"a\.h5 is damaged, or is not an HDF5 file"):
         open_weights("path", path)
 
 
@@ -205,11 +205,11 @@ def archive(path, **members):
 def test_archives_that_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"is a zip file without 'model\.weights\.h5'"):
         open_weights("path", archive(tmp_path / "none.keras", config_json="{}"))
-    with pytest.raises(DamagedCheckpointError, match="is damaged, or is no HDF5 file"):
+    with pytest.raises(DamagedCheckpointError, match="is damaged, or is not an HDF5 file"):
         open_weights("path", archive(tmp_path / "other.keras", model_weights_h5=b"no"))
     path = tmp_path / "cut.keras"
     path.write_bytes((FILES / "sequential.keras").read_bytes()[:-40])
-    with pytest.raises(DamagedCheckpointError, match="is damaged, or is no archive of Keras"):
+    with pytest.raises(DamagedCheckpointError, match="is damaged, or is not a Keras archive"):
         open_weights("path", path)
     shutil.copy(FILES / "sequential.keras", path)
     data = bytearray(path.read_bytes())
@@ -226,7 +226,7 @@ def test_an_archive_that_claims_gigabytes(tmp_path):
     data[at + 24 : at + 28] = struct.pack("<I", 1 << 31)
     path.write_bytes(data)
     with pytest.raises(
-        DamagedCheckpointError, match=r"has 2147483648 bytes by its head, and 5 in the archive: no compression is that"
+        DamagedCheckpointError, match=r"has 2147483648 bytes by its header, and 5 in the archive: no compression is that"
     ):
         open_weights("path", path)
 
@@ -254,10 +254,10 @@ def test_safetensors_that_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="'x' has the dtype F8_E4M3, which safetensors cannot read as a NumPy array"):
         open_weights("path", path)
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(CheckpointError, match="is no file of safetensors, or it is damaged"):
+    with pytest.raises(CheckpointError, match="is not a safetensors file, or it is damaged"):
         open_weights("path", path)
     path.write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
-    with pytest.raises(CheckpointError, match="is no file of safetensors, or it is damaged"):
+    with pytest.raises(CheckpointError, match="is not a safetensors file, or it is damaged"):
         open_weights("path", path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 NUM_ROWS = 7
-TIMES = "Dates and times are no numbers: write them as int64"
+TIMES = "Dates and times are not numbers: write them as int64"
 DECIMALS = "Write it as float64 or int64"
 OTHERS = "Write it as numbers, texts, lists or structs of them"
 RAGGED = "Lists of lists must have one length inside: write them as fixed-size lists"

@@ -93,7 +93,7 @@ class Checkpoint(Saves):
         """Save to the folder ``file_prefix-n`` and return its path; n is the next unused number in that directory.
 
         Raises:
-            CheckpointError: If the checkpoint, or the one before it in the background, cannot be written; nothing of it counts.
+            CheckpointError: If the checkpoint, or the one before it in the background, cannot be written; none of it is used.
             ContextError: If it is called inside ``run``.
             VariableError: If a variable has one value per replica but no aggregation.
         """

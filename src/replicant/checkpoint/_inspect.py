@@ -69,7 +69,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> CheckpointReader:
 
     This is the counterpart of tf.train.load_checkpoint, and the reader has the methods of TensorFlow's:
     ``get_variable_to_shape_map()``, ``get_variable_to_dtype_map()``, ``has_tensor(name)`` and ``get_tensor(name)``. Only the values
-    that are asked for are read, also at URLs, and every byte that is read is checked.
+    that are asked for are read, even at URLs, and every byte that is read is checked.
 
     Args:
         path: A path or URL of a checkpoint; of a folder, for its newest; of a SavedModel, for its variables; or of a checkpoint in
@@ -110,7 +110,7 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
     [('step', ()), ('weights', (2,))]
     """
     source = source_at("list_variables: path", path)
-    return sorted((key, source.shape(key)) for key in source.keys())  # noqa: SIM118 - a source is no dict
+    return sorted((key, source.shape(key)) for key in source.keys())  # noqa: SIM118 - a source is not a dict
 
 
 def load_variable(path: str | os.PathLike[str], name: str) -> Any:

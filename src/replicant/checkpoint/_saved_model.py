@@ -32,7 +32,7 @@ def saved_model_variables(path: str | os.PathLike[str]) -> list[Variable]:
     listed = None if graph is None else graph.nodes[0].children.get(_LIST)
     if bundle is None or graph is None or listed is None:
         raise CheckpointError(
-            f"{os.fspath(path)!r} is no SavedModel whose object lists its variables. replicant.load_checkpoint(path) reads the "
+            f"{os.fspath(path)!r} is not a SavedModel whose object lists its variables. replicant.load_checkpoint(path) reads the "
             "values one by one, under the names that list_variables shows."
         )
     return [_variable(bundle, graph, node) for node in _in_order(graph, listed)]

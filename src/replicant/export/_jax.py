@@ -38,7 +38,7 @@ def to_jax(model: Any, like: Any = None, *, platforms: Sequence[str] = _PLATFORM
         The program, a function of the inputs of the model. None of Replicant's CPU kernels is in it.
 
     Raises:
-        ArgumentTypeError: If `model` is no model of Keras or NNX.
+        ArgumentTypeError: If `model` is not a model of Keras or NNX.
         ArgumentError: If the model has not been built, if its inputs are not known and `like` is not given, if an array in `like`
             has no first dimension, or if a platform is none.
         ContextError: If it is called while a step is traced.

@@ -18,7 +18,7 @@ def library_of(model: Any, method: str) -> Any:
     """Return the module that knows the models of a library. `method` is what the user calls.
 
     Raises:
-        ArgumentTypeError: If this is no model of Keras or NNX.
+        ArgumentTypeError: If this is not a model of Keras or NNX.
         ContextError: If it is called while a program is traced.
     """
     if active_replica_context() is not None or in_a_trace():

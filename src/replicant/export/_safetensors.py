@@ -29,7 +29,7 @@ def save_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
         path: The file, which is replaced if it exists. On several workers, they can give the same one.
 
     Raises:
-        ArgumentTypeError: If `model` is no model of Keras or NNX.
+        ArgumentTypeError: If `model` is not a model of Keras or NNX.
         ArgumentError: If the model has no weights yet, two of the same name, or one that the format cannot hold; or if `path` is a
             URL.
         CheckpointError: If the file cannot be written.
@@ -72,7 +72,7 @@ def load_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
         path: The file.
 
     Raises:
-        ArgumentTypeError: If `model` is no model of Keras or NNX.
+        ArgumentTypeError: If `model` is not a model of Keras or NNX.
         ArgumentError: If the model has no weights yet, or two of the same name; or if `path` is a URL.
         CheckpointError: If the file is missing or damaged, or if the names, shapes or dtypes in it are not those of the model.
         ConfigurationError: If the package safetensors is not installed.

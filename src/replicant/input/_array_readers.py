@@ -81,7 +81,7 @@ class TokenDataset(Dataset):
     Args:
         files: A path or URL, a list of them, or a dataset of them. The files are read in this order.
         length: The number of token ids in a window. For inputs and the labels behind them, it is one more than the model takes.
-        stride: The number of token ids from the beginning of a window to that of the next; None stands for ``length``.
+        stride: The number of token ids from the beginning of a window to that of the next; None means ``length``.
         dtype: What a token id is in the files: "uint8", "uint16", "uint32", "int32" or "int64", little-endian. None goes by the
             head of llm.c's files.
         on_error: "raise", or "skip" to leave out files that cannot be read; `DistributedIterator.stats` counts each as one record.
@@ -139,7 +139,7 @@ class MegatronDataset(Dataset):
     Raises:
         ArgumentError: If an argument is not allowed.
         ArgumentTypeError: If something is not a path.
-        DatasetError: During iteration, if a file is missing or damaged, or its numbers are no whole ones; the message names it.
+        DatasetError: During iteration, if a file is missing or damaged, or its numbers are not whole ones; the message names it.
 
     >>> import pathlib, struct, tempfile
     >>> prefix = pathlib.Path(tempfile.mkdtemp()) / "text_document"

@@ -140,7 +140,7 @@ def column_names(method: str, columns: Any) -> tuple[str, ...] | None:
     """Return the names of columns to read.
 
     Raises:
-        ArgumentTypeError: If something is no name.
+        ArgumentTypeError: If something is not a name.
         ArgumentError: If there is none, or one twice.
     """
     if columns is None:
@@ -162,7 +162,7 @@ def fill_values(method: str, fill_null: Any, names: Sequence[str] | None) -> Map
     """Return what stands for missing values, by column. ``names`` are the columns that are read, or None for all.
 
     Raises:
-        ArgumentTypeError: If it is no dict.
+        ArgumentTypeError: If it is not a dict.
         ArgumentError: If it names a column that is not read.
     """
     if fill_null is not None and not isinstance(fill_null, Mapping):

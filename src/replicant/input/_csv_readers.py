@@ -125,8 +125,8 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
         shuffle: Whether to shuffle the files and the rows.
         shuffle_buffer_size: The buffer size of this shuffle.
         shuffle_seed: Its seed.
-        prefetch_buffer_size: The number of batches to read ahead; None stands for AUTOTUNE.
-        num_parallel_reads: The number of files that are read in turn; None stands for 1.
+        prefetch_buffer_size: The number of batches to read ahead; None means AUTOTUNE.
+        num_parallel_reads: The number of files that are read in turn; None means 1.
         sloppy: Permits another order, but the order is always kept.
         num_rows_for_inference: The number of rows to infer dtypes from; None takes all.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".

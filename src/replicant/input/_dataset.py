@@ -117,7 +117,7 @@ class Dataset(OwnMethods):
 
         Raises:
             ArgumentError: If there is no argument, there are more than three, or the step is 0.
-            ArgumentTypeError: If an argument is no integer, or ``output_type`` is no dtype of numbers.
+            ArgumentTypeError: If an argument is not an integer, or ``output_type`` is not a dtype of numbers.
 
         >>> list(Dataset.range(1, 7, 2))
         [np.int64(1), np.int64(3), np.int64(5)]
@@ -147,7 +147,7 @@ class Dataset(OwnMethods):
             output_shapes: The shapes that belong to these dtypes, in the same structure.
             args: The arguments of the function.
             output_signature: A structure (tuples and dicts) of `TensorSpec`. Elements are checked against it, and Python
-                numbers take its dtypes. None stands for the dtypes and ranks of the first element, with any sizes.
+                numbers take its dtypes. None means the dtypes and ranks of the first element, with any sizes.
             name: Without effect.
 
         Raises:
@@ -340,7 +340,7 @@ class Dataset(OwnMethods):
             ArgumentError: If there is no dataset, there are not as many weights, or the stages of a table do not grow from 0.
             ArgumentTypeError: If something is not a dataset, or a stage does not begin at a whole number.
             DatasetError: If the datasets differ in structure or dtype.
-            ElementError: During iteration, if the weights of a draw are no weights, or 10,000 draws in a row have weights for none
+            ElementError: During iteration, if the weights of a draw are invalid, or 10,000 draws in a row have weights for none
                 but datasets that have ended.
 
         >>> halves = [Dataset.range(3), Dataset.range(10, 13)]
@@ -385,8 +385,8 @@ class Dataset(OwnMethods):
             ArgumentError: If there is no dataset.
             ArgumentTypeError: If something is not a dataset.
             DatasetError: If the datasets differ in structure or dtype.
-            ElementError: During iteration, if a choice is no number of a dataset, or 1,000,000 choices in a row name only datasets
-                that have ended.
+            ElementError: During iteration, if a choice is not a number of a dataset, or 1,000,000 choices in a row name only
+                datasets that have ended.
 
         >>> parts = [Dataset.range(3), Dataset.range(10, 13)]
         >>> list(Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices([1, 0, 1])))
@@ -461,7 +461,7 @@ class Dataset(OwnMethods):
         Args:
             map_func: A function of one element, as in `map`, that returns a dataset.
             cycle_length: The number of datasets that are read in turn; None and AUTOTUNE (-1) stand for 4.
-            block_length: The number of consecutive elements taken from each; None stands for 1.
+            block_length: The number of consecutive elements taken from each; None means 1.
             num_parallel_calls: If it is not None, each dataset is read ahead on a thread of its own.
             deterministic: Whether the order must be kept. It always is; False only permits another.
             name: Without effect.
@@ -539,7 +539,7 @@ class Dataset(OwnMethods):
             batch_size: The number of elements in a batch.
             padded_shapes: A shape, or a structure of shapes, of elements without the batch dimension. None (or -1) in a shape
                 stands for the largest size in the batch. None alone pads every dimension to its largest size.
-            padding_values: One value, or a structure of values. None stands for 0, False and the empty string.
+            padding_values: One value, or a structure of values. None means 0, False and the empty string.
             drop_remainder: Whether to leave out a last batch that would be smaller.
             name: Without effect.
 
@@ -734,7 +734,7 @@ class Dataset(OwnMethods):
         Args:
             num_workers: The number of workers that share the dataset.
             replicas_per_worker: The number of replicas on each worker.
-            policy: The policy to use; None stands for that of the options.
+            policy: The policy to use; None means that of the options.
             profile: Whether to read up to 100 elements in this process, and to say which stage binds. Functions of the dataset
                 are called for that. The orders of later iterations stay as they are, and `cache` keeps nothing of it.
 

@@ -107,7 +107,7 @@ class Methods:
 
         Args:
             size: The number of elements in a window; fewer at the end.
-            shift: The number of elements from the beginning of one window to that of the next; None stands for ``size``.
+            shift: The number of elements from the beginning of one window to that of the next; None means ``size``.
             stride: The number of elements from one element of a window to the next.
             drop_remainder: Whether to leave out windows with fewer elements.
             name: Without effect.

@@ -91,7 +91,7 @@ class InputOptions:
     """Options of one distributed dataset.
 
     Args:
-        experimental_fetch_to_device: Whether to place batches on the devices ahead of time. None stands for True. With False,
+        experimental_fetch_to_device: Whether to place batches on the devices ahead of time. None means True. With False,
             batches are still read ahead, but stay on the host until they are asked for.
         experimental_replication_mode: How often an input function is called. PER_REPLICA only works with
             ``distribute_datasets_from_function``.

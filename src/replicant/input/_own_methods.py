@@ -69,7 +69,7 @@ class OwnMethods(Methods):
         Args:
             tokenizer: An object whose ``encode(text)`` returns whole numbers, or an object that has them as ``ids``: a
                 `tokenizers.Tokenizer`, or a tokenizer of transformers or sentencepiece. Several threads call it.
-            key: The component that is a text, if elements are dicts; the others stay. None stands for elements that are texts.
+            key: The component that is a text, if elements are dicts; the others stay. None means elements that are texts.
                 A text is a string or bytes of UTF-8.
             end: A token id that is added to every text.
             dtype: The dtype of the ids.
@@ -80,7 +80,7 @@ class OwnMethods(Methods):
             ArgumentTypeError: If ``tokenizer`` has no ``encode``, ``key`` is not a string, ``end`` is not an integer, or ``dtype``
                 is not one of integers.
             ArgumentError: If ``end`` does not fit into the dtype.
-            DatasetError: During iteration, if elements are no texts.
+            DatasetError: During iteration, if elements are not texts.
             ElementError: During iteration, if ``encode`` returns something else, or ids that do not fit into the dtype.
 
         >>> from replicant.data import Dataset
@@ -117,7 +117,7 @@ class OwnMethods(Methods):
 
         Args:
             length: The number of tokens in a pack.
-            key: The component that holds the tokens, if elements are dicts; the others are left out. None stands for elements that
+            key: The component that holds the tokens, if elements are dicts; the others are left out. None means elements that
                 are arrays themselves. Sequences are arrays of whole numbers with one dimension, of any length.
             lookback: How many packs, besides the newest one, stay open for later sequences. More leave less padding.
             policy: What is done with a sequence that is longer than a pack: "split" cuts it into pieces, which are segments of

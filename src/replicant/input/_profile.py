@@ -154,13 +154,13 @@ def _profile(node: Node, stage: Stage) -> StageProfile:
 def _advice(node: Node) -> str:
     """What would make this stage faster."""
     if isinstance(node, Map) and not node.num_threads:
-        return "Give it threads: num_parallel_calls=replicant.data.AUTOTUNE. Or put it behind `batch`, and compute batches at once."
+        return "Give it threads: num_parallel_calls=replicant.data.AUTOTUNE. Or put it after `batch`, and compute whole batches."
     if isinstance(node, Map):
-        return "It has threads: make its function cheaper, or put `cache()` behind it if it draws nothing at random."
+        return "It has threads: make its function cheaper, or put `cache()` after it if it draws nothing at random."
     if type(node) is ReadFiles:
         return "Read several files at a time: num_parallel_reads=4, or `interleave` with num_parallel_calls. Or read fewer columns."
     if isinstance(node, Interleave):
         return "Open more files at a time, in threads: a larger cycle_length, and num_parallel_calls=replicant.data.AUTOTUNE."
     if isinstance(node, Filter):
         return "Put it before the stages whose results it leaves out, or behind `batch`, where one call looks at many elements."
-    return "Put `prefetch` behind it, so that it works while others do, or give it less to do."
+    return "Put `prefetch` after it, so that it works while others do, or give it less to do."

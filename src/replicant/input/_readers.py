@@ -117,8 +117,8 @@ class FixedLengthRecordDataset(Dataset):
     Args:
         filenames: A path or URL, a list of them, or a dataset of them. The files are read in this order.
         record_bytes: The number of bytes of a record.
-        header_bytes: The number of bytes to leave out at the beginning of each file; None stands for 0.
-        footer_bytes: The number of bytes to leave out at the end of each file; None stands for 0.
+        header_bytes: The number of bytes to leave out at the beginning of each file; None means 0.
+        footer_bytes: The number of bytes to leave out at the end of each file; None means 0.
         buffer_size: As in tf.data, but without effect: files are read in large pieces.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.

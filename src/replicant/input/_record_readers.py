@@ -87,7 +87,7 @@ class JsonLinesDataset(Dataset):
         ArgumentTypeError: If something is not a file name, a name of a column or a `TensorSpec`.
         ConfigurationError: If a file needs zstandard, and it is not installed (``pip install 'replicant-jax[zstd]'``).
         DatasetError: During iteration, if a file is missing, or its compressed data is damaged.
-        ElementError: During iteration, if a line is no JSON object, or has other values; the message names the file and the line.
+        ElementError: During iteration, if a line is not a JSON object, or has other values; the message names the file and line.
             Whoever asks again gets the next line.
 
     >>> import pathlib, tempfile

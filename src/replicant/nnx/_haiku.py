@@ -35,7 +35,7 @@ def pmean(value: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     rows, context = _rows.get(), active_replica_context()
     if rows is None or axis_name != AXIS or axis_index_groups is not None or context is None:
         return jax.lax.pmean(value, axis_name, axis_index_groups=axis_index_groups)
-    mine = value * rows if rows else jnp.zeros_like(value)  # a mean of no rows is no number
+    mine = value * rows if rows else jnp.zeros_like(value)  # a mean of no rows is not a number
     total, count = context.all_reduce("SUM", (mine, jnp.asarray(rows, value.dtype)))
     return total / count
 

@@ -14,7 +14,7 @@ def _to_state(mirrored: Mirrored) -> Any:
 
 
 def _from_state(mirrored: Mirrored, state: Any) -> Any:
-    found = serialization.from_state_dict(mirrored.value, state)
+    found: Any = serialization.from_state_dict(mirrored.value, state)
     if np.shape(found) != np.shape(mirrored.value):
         raise ArgumentError(
             f"flax.serialization: the saved value has the shape {np.shape(found)}, and the target {np.shape(mirrored.value)}. Flax "

@@ -3,7 +3,7 @@
 Flax keeps the value in one slot of the object, ``_raw_value``. `RawValue` takes the place of that slot. A Variable that no step has
 used still has its value there. Afterwards, a `Cell` is there in its place, with one `NnxRef` for each array of the value.
 
-A Variable that was made inside a trace, such as the copies that ``nnx.value_and_grad`` or ``nnx.jit`` make, is no state of a step.
+A Variable that was made inside a trace, such as the copies that ``nnx.value_and_grad`` or ``nnx.jit`` make, is not state of a step.
 """
 
 import functools
@@ -82,7 +82,7 @@ class NnxRef(Ref):
 
 
 class Cell:
-    """The value of a Variable: its structure, its leaves that are no arrays, and a Ref for each that is one."""
+    """The value of a Variable: its structure, its leaves that are not arrays, and a Ref for each that is one."""
 
     __slots__ = ("leaves", "refs", "tree")
 
@@ -260,7 +260,7 @@ class RawValue:
             self.slot.__set__(variable, value)
 
     def cell(self, variable: Any, rule: Rule | None = None) -> Cell | None:
-        """Return the Cell of a Variable, which is made at its first use; None for Variables that are no state of programs."""
+        """Return the Cell of a Variable, which is made at its first use; None for Variables that are not state of programs."""
         raw = self.slot.__get__(variable)
         if type(raw) is Cell:
             if rule is not None:

@@ -46,7 +46,7 @@ def find(key: str) -> dict[str, Any] | None:
         return kept | {"exchanges": tuple(Exchange(**x) for x in kept["exchanges"])}
     except OSError as error:
         if isinstance(folder, RemotePath) and not is_missing(error):
-            warnings.warn(f"The plan is made anew, because {SWITCH} cannot be read: {error}", stacklevel=2)
+            warnings.warn(f"The plan is made again, because {SWITCH} cannot be read: {error}", stacklevel=2)
         return None
     except (ValueError, KeyError, TypeError, zlib.error):
         return None

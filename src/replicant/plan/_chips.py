@@ -88,7 +88,7 @@ def parse_target(text: str) -> Target:
     """Return the devices that the name of a topology means.
 
     Raises:
-        ArgumentError: If it is no such name.
+        ArgumentError: If it is not such a name.
 
     >>> parse_target("v5e:16x16").num_devices, parse_target("v6e:16x16*4").num_devices, parse_target("gpu:8xh100").chip.name
     (256, 1024, 'NVIDIA H100 SXM')

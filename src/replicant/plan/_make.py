@@ -82,7 +82,7 @@ def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
             shape, dtype = np.shape(first), getattr(first, "dtype", None) or np.asarray(first).dtype
             rows = zeros((num_replicas, *shape), dtype)
             return rows[0] if num_replicas == 1 else PerReplica.from_stacked(rows)
-        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # the batch of a single replica is no PerReplica
+        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # a single replica's batch is not a PerReplica
             return PerReplica.from_stacked(zeros((num_replicas, *leaf.shape), leaf.dtype))
         return leaf
 

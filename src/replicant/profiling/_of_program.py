@@ -27,7 +27,7 @@ def start(environ: Mapping[str, str]) -> None:
     """Begin to record, if the environment asks for it.
 
     Raises:
-        ConfigurationError: If it asks for something that is no number of steps.
+        ConfigurationError: If it asks for something that is not a number of steps.
     """
     asked = environ.get(STEPS, "")
     if not asked:

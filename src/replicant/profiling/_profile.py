@@ -32,7 +32,7 @@ def profile(steps: int | None = 10, *, folder: Any = None) -> "Profile":
             folder of its own there. By default, they are deleted once they have been read.
 
     Returns:
-        The profile. ``print`` it behind the block, or read its `steps` and `operations`.
+        The profile. ``print`` it after the block, or read its `steps` and `operations`.
 
     Raises:
         ArgumentError: If `steps` is not a positive number, or if `folder` is not on this machine.
@@ -118,7 +118,7 @@ class Profile:
 
     def _read(self) -> Report:
         if self._recorder is None or _steps.recorder is self._recorder:
-            raise ContextError("replicant.profile: this profile is not recorded yet. Read it behind its `with` block.")
+            raise ContextError("replicant.profile: this profile is not recorded yet. Read it after its `with` block.")
         if self._report is None:
             self._report = report(self._recorder)
         return self._report

@@ -51,7 +51,7 @@ class Advice:
         if watch.unseen is not None:
             self._warn(
                 "",
-                f"{self._name!r} is compiled anew at each call, because Replicant cannot tell when this changes: {watch.unseen}. "
+                f"{self._name!r} is compiled again at each call, because Replicant cannot tell when this changes: {watch.unseen}. "
                 "Pass it as an argument, or decorate the function that calls `run` with replicant.function: that keeps the first "
                 "program, and does not see changes.",
             )
@@ -62,9 +62,9 @@ class Advice:
         if again:
             self._warn(
                 f"changes {self._changed}",
-                f"{self._name!r} is compiled anew at each call, because its Python code changes `{self._changed}`, which it reads. "
-                "Change it outside the function that `run` calls, or hold it in a replicant.Variable. Or decorate the function "
-                "that calls `run` with replicant.function: there, Python code runs only when a program is made.",
+                f"{self._name!r} is compiled again at each call, because its Python code changes `{self._changed}`, which it "
+                "reads. Change it outside the function that `run` calls, or hold it in a replicant.Variable. Or decorate the "
+                "function that calls `run` with replicant.function: there, Python code runs only when a program is made.",
             )
 
     def on_states(self, programs: Sequence[Program]) -> None:

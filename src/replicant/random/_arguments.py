@@ -49,7 +49,7 @@ def int_dtype(dtype: Any, what: str) -> np.dtype:
 
 
 def in_order(minval: Any, maxval: Any, *, equal: bool) -> None:
-    """Raise ArgumentError if two Python numbers are no range. `equal` says whether they may be equal."""
+    """Raise ArgumentError if two Python numbers do not make a range. `equal` says whether they may be equal."""
     numbers = isinstance(minval, int | float) and isinstance(maxval, int | float)
     if numbers and not (minval <= maxval if equal else minval < maxval):
         raise ArgumentError(

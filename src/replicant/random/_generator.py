@@ -159,7 +159,7 @@ class Generator:
         """
         number = _integer(count, "count is a number of seeds")
         if number < 0:
-            raise ArgumentError(f"count is a number of seeds, and not negative; got {number}.")
+            raise ArgumentError(f"count must be a number of seeds, 0 or more; got {number}.")
         return jax.random.bits(self._draw(), (2, number), jnp.uint32)
 
     def normal(
@@ -264,7 +264,7 @@ register_parts(Generator, _parts)
 def _check_algorithm(alg: Any) -> None:
     if alg not in _ALGORITHMS:
         raise ArgumentError(
-            f"The algorithm of a Generator is 'threefry'; got {alg!r}. Leave alg out. TensorFlow's own numbers cannot be had here."
+            f"The algorithm of a Generator is 'threefry'; got {alg!r}. Leave alg out. TensorFlow's numbers are not available here."
         )
 
 
@@ -324,7 +324,7 @@ def set_global_generator(generator: Generator) -> None:
 
 
 def _made_anywhere(words: np.ndarray) -> Generator:
-    """Make a generator of no strategy, even in a trace: its variable is no part of it."""
+    """Make a generator of no strategy, even in a trace: its variable is not part of it."""
     with jax.ensure_compile_time_eval():
         array = jnp.array(words)
     ref = OwnRef(array, "global_generator_state", VariableSynchronization.ON_WRITE, VariableAggregation.NONE, trainable=False)

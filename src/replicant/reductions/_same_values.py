@@ -116,7 +116,7 @@ class Numbering:
             raise RaggedStepError(
                 "The replicas have different numbers of rows in this step, and an exchange is inside a branch or loop "
                 f"({eqn.primitive.name}) whose condition they do not compute in the same way, such as from their numbers of rows. "
-                "Those that enter it would wait for the others for ever. Compute the condition from variables or from reduced "
+                "Those that enter it would wait for the others forever. Compute the condition from variables or from reduced "
                 "values, or move the exchange outside."
             )
 

@@ -1,4 +1,4 @@
-"""What Python, NumPy and JAX ask of an array, for values that are no arrays themselves.
+"""What Python, NumPy and JAX ask of an array, for values that are not arrays themselves.
 
 ``ArrayLike`` answers with the array behind the value. ``NoArray`` raises an error that says what to write instead.
 """

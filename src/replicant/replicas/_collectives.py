@@ -91,7 +91,7 @@ def normalized_axis(axis: Any, rank: int, what: str) -> int:
 
     Raises:
         ArgumentError: If it is out of range.
-        ArgumentTypeError: If it is no int.
+        ArgumentTypeError: If it is not an int.
     """
     if not isinstance(axis, int) or isinstance(axis, bool):
         raise ArgumentTypeError(f"{what}: axis must be an int; got {axis!r}.")

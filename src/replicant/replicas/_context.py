@@ -92,7 +92,7 @@ class ReplicaContext:
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
         """Combine `value` over all replicas, and give every replica the result.
 
-        The gradient of an all-reduce is the all-reduce of the incoming gradients, also where the replicas have different numbers
+        The gradient of an all-reduce is the all-reduce of the incoming gradients, even where the replicas have different numbers
         of rows.
 
         Args:

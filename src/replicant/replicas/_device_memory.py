@@ -16,7 +16,7 @@ def check_limit(limit: Any, what: str) -> int | None:
 
     Raises:
         ArgumentError: If it is not positive, or not finite.
-        ArgumentTypeError: If it is no number.
+        ArgumentTypeError: If it is not a number.
     """
     if limit is None:
         return None

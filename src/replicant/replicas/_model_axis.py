@@ -110,7 +110,7 @@ class Layouts:
         """Return the rules of a ``keras.distribution.LayoutMap``, or of a mapping from patterns to tuples of axis names.
 
         Raises:
-            ArgumentTypeError: If it is no such mapping.
+            ArgumentTypeError: If it is not such a mapping.
             ArgumentError: If a rule names an unknown axis or no regular expression, or cuts two axes.
         """
         if not isinstance(layout_map, Mapping):
@@ -179,7 +179,7 @@ def _rule(pattern: Any, layout: Any) -> tuple[str, int, int | None]:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ArgumentError(f"layout_map: {pattern!r} is no regular expression: {error}.") from error
+        raise ArgumentError(f"layout_map: {pattern!r} is not a regular expression: {error}.") from error
     unknown = [axis for axis in axes if axis not in (None, MODEL)]
     if unknown:
         raise ArgumentError(

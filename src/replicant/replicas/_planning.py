@@ -50,7 +50,7 @@ class Held:
 
 
 class StepFound(BaseException):
-    """Ends a program at its first training step. It is no Exception, because programs catch those.
+    """Ends a program at its first training step. It is not an Exception, because programs catch those.
 
     Args:
         lower: A function that returns the step, lowered by JAX, for the devices of a placement.

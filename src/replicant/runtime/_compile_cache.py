@@ -49,9 +49,9 @@ _current = [CompileCache(None, "not configured yet")]
 def compile_cache() -> CompileCache:
     """Report where compiled programs are kept between runs, or why they are not.
 
-    They are in a folder of the user, for these versions and this kind of processor, which has at most 1 GB. So the second start of
-    a program need not compile. REPLICANT_COMPILATION_CACHE=0 turns this off, and any other value is the folder to use; a URL is a
-    warning, and nothing is kept. If JAX was told to use another cache, that is left as it is.
+    They are in a folder of the user, for these versions and this kind of processor, which holds at most 1 GB. So a program does
+    not have to compile when it starts again. REPLICANT_COMPILATION_CACHE=0 turns this off, and any other value is the folder to
+    use. A URL gives a warning, and nothing is kept. If JAX was told to use another cache, that is left as it is.
 
     >>> import replicant
     >>> replicant.compile_cache().reason  # the tests keep nothing

@@ -1,7 +1,7 @@
 """Which arrays of NumPy mean the same on a device: the others are refused where they come in, before a step is compiled for them.
 
 A masked array holds numbers that do not count, and its mask would be lost. Records, raw bytes and numbers of more than 64 bits have
-no counterpart in JAX. The byte order is no property of a number, so arrays in the other one are copied.
+no counterpart in JAX. The byte order is not a property of a number, so arrays in the other one are copied.
 """
 
 from collections.abc import Callable
@@ -78,8 +78,8 @@ def _unmasked(x: Any, refuse: Callable[[str], Exception]) -> np.ndarray:
     if mask.any():
         first = tuple(np.argwhere(mask)[0].tolist())
         raise refuse(
-            f"is a masked array, in which {np.count_nonzero(mask)} of {mask.size} values are masked, the first at {first}. Say "
-            "what stands for them: `array.filled(0)`. To train without them, pass `~np.ma.getmaskarray(array)` as weights, too."
+            f"is a masked array, in which {np.count_nonzero(mask)} of {mask.size} values are masked, the first at {first}. "
+            "Fill them in: `array.filled(0)`. To train without them, pass `~np.ma.getmaskarray(array)` as weights, too."
         )
     return np.asarray(x)
 
@@ -90,7 +90,7 @@ def _texts(x: Any, refuse: Callable[[str], Exception]) -> np.ndarray:
     if missing:
         where = tuple(int(i) for i in np.unravel_index(missing[0], texts.shape))
         raise refuse(
-            f"is of dtype {x.dtype}, and {len(missing)} of its {texts.size} texts are missing, the first at {where}. Say what "
-            "stands for them: `np.vectorize(lambda text: text if isinstance(text, str) else '', otypes=[object])(array)`."
+            f"is of dtype {x.dtype}, and {len(missing)} of its {texts.size} texts are missing, the first at {where}. Fill "
+            "them in: `np.vectorize(lambda text: text if isinstance(text, str) else '', otypes=[object])(array)`."
         )
     return texts

@@ -44,7 +44,7 @@ class Watchdog:
             `step_seconds`, but at least 600.
         abort_seconds: A step that takes longer is ended. It must be more than `step_seconds`. Steps with the longer deadline get
             the same additional time before they are ended. By default steps are never ended.
-        on_abort: ``"exit"`` ends the process at once with `exit_code`, wherever it hangs, so that a launcher can start it again.
+        on_abort: ``"exit"`` ends the process immediately with `exit_code`, wherever it hangs, so a launcher can start it again.
             ``"raise"`` raises StepTimeoutError in the main thread. This works wherever Python waits (input, locks, sleep), but not
             while a device computes.
         exit_code: The exit code of ``"exit"``. The default, 75, means a temporary failure (EX_TEMPFAIL).

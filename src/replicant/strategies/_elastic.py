@@ -33,7 +33,7 @@ def run_elastic(train: Callable[[], T]) -> T:
 
     Raises:
         ArgumentTypeError: If `train` is not callable.
-        WorkerLostError: If this worker was to join a new generation, but the supervisor or the other workers did not come.
+        WorkerLostError: If this worker should join a new generation, but the supervisor or the other workers did not come.
         Exception: What `train` raises, unless another worker caused it.
 
     >>> import replicant

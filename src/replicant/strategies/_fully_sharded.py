@@ -138,7 +138,7 @@ class FullyShardedStrategy(Strategy):
 
         Raises:
             ArgumentError: If `limit` is not positive.
-            ArgumentTypeError: If there are no variables in it, or `limit` is no number.
+            ArgumentTypeError: If there are no variables in it, or `limit` is not a number.
         """
         limit = check_limit(limit, "explain")
         found = getattr(variables, "variables", variables)
@@ -164,7 +164,7 @@ class FullyShardedStrategy(Strategy):
         elif ref.on_read:
             reason = "each replica has its own copy"
         elif not jnp.issubdtype(ref.dtype, jnp.inexact):
-            reason = f"{ref.dtype} is no float"
+            reason = f"{ref.dtype} is not a float dtype"
         elif math.prod(shape) < placement.slices_from:
             reason = f"fewer than {placement.slices_from} elements"
         elif axis is None:

@@ -103,7 +103,7 @@ class Strategy:
 
     @property
     def extended(self) -> Extended:
-        """What programs read of TensorFlow's ``strategy.extended``: `worker_devices`, `should_checkpoint` and others."""
+        """What programs use of TensorFlow's ``strategy.extended``: `worker_devices`, `should_checkpoint` and others."""
         return Extended(self)
 
     @property

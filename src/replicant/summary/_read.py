@@ -140,7 +140,7 @@ def _points(path: str, at: int, event: memoryview, plugins: dict[str, str]) -> I
         elif number == 5:
             summaries.append(as_bytes(value))
     if at == 0 and not (version or "").startswith(_VERSION):
-        raise SummaryError(f"{path} is no event file of TensorBoard: it does not begin with an event that says {_VERSION!r}.")
+        raise SummaryError(f"{path} is not a TensorBoard event file: it does not begin with an event that says {_VERSION!r}.")
     for summary in summaries:
         for number, value in fields(summary):
             if number == 1 and (found := _value(as_bytes(value), plugins)) is not None:
@@ -148,7 +148,7 @@ def _points(path: str, at: int, event: memoryview, plugins: dict[str, str]) -> I
 
 
 def _value(message: memoryview, plugins: dict[str, str]) -> tuple[str, float] | None:
-    """The tag and the number of a value of a summary; None if it is no scalar."""
+    """The tag and the number of a value of a summary; None if it is not a scalar."""
     tag, simple, tensor, plugin = "", None, None, None
     for number, value in fields(message):
         if number == 1:

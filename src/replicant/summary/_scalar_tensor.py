@@ -31,7 +31,7 @@ def scalar_of(message: memoryview) -> float:
     """Return the number.
 
     Raises:
-        MessageError: If it is no number, or several.
+        MessageError: If it is not a number, or several.
 
     >>> scalar_of(memoryview(bytes([8, 1, 18, 0, 45, 0, 0, 192, 63])))
     1.5
@@ -47,7 +47,7 @@ def scalar_of(message: memoryview) -> float:
         else:
             listed.setdefault(field, []).append(value)
     if number not in _DTYPES:
-        raise MessageError(f"a scalar has the dtype number {number}, which is no number")
+        raise MessageError(f"a scalar has the dtype number {number}, which is not a number")
     if math.prod(sizes) != 1:
         raise MessageError(f"a scalar has the shape {tuple(sizes)}")
     dtype, field = _DTYPES[number]

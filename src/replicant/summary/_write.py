@@ -28,7 +28,7 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
 
     Raises:
         ArgumentError: If there is no step, or if `data` has several elements.
-        ArgumentTypeError: If `data` is no number, or differs by replica.
+        ArgumentTypeError: If `data` is not a number, or differs by replica.
         ContextError: In compiled code, and if the writer is closed.
     """
     name = name or "scalar_summary"
@@ -56,7 +56,7 @@ def text(name: str, data: Any, step: Any = None, description: str | None = None)
 
     Raises:
         ArgumentError: If there is no step.
-        ArgumentTypeError: If `data` is no string.
+        ArgumentTypeError: If `data` is not a string.
         ContextError: As for `scalar`.
     """
     name = name or "text_summary"
@@ -86,7 +86,7 @@ def histogram(name: str, data: Any, step: Any = None, buckets: int | None = None
 
     Raises:
         ArgumentError: If there is no step, or if `buckets` is negative.
-        ArgumentTypeError: If `data` is no array of numbers, or differs by replica.
+        ArgumentTypeError: If `data` is not an array of numbers, or differs by replica.
         ContextError: As for `scalar`.
     """
     name = name or "histogram_summary"

@@ -64,7 +64,7 @@ class TrackedRun:
             step: The step.
 
         Raises:
-            ArgumentTypeError: If a name is no string, a value no number or different on each replica, or the step no integer.
+            ArgumentTypeError: If a name is not a string, a value not a number or different by replica, or the step not an integer.
             ArgumentError: If a value has several elements.
             ContextError: In compiled code, and after `finish`.
         """
@@ -123,7 +123,7 @@ def track(
     """Begin a run whose values go to trackers. With several workers, only the chief writes.
 
     Each tracker has a thread of its own, so one that is slow, fails or hangs slows down neither training nor the others. The first
-    failure of each kind is told, through ``logging``; rows that are lost are counted, and told at the end.
+    failure of each kind is reported through ``logging``; lost rows are counted, and reported at the end.
 
     Args:
         trackers: ``trackers.TensorBoardTracker(...)``, ``trackers.MLflowTracker(...)``, ``trackers.WandBTracker(...)``, your own
@@ -134,7 +134,7 @@ def track(
 
     Raises:
         ArgumentError: If there is no tracker, or one has no such name; or if `max_rows` or `finish_seconds` is not positive.
-        ArgumentTypeError: If something is no tracker.
+        ArgumentTypeError: If something is not a tracker.
         ConfigurationError: If a tracker's package is not installed.
 
     >>> import pathlib, replicant, tempfile
@@ -157,12 +157,12 @@ def track(
 def _tracker(given: Any) -> Tracker:
     if isinstance(given, str):
         if given not in _BY_NAME:
-            raise ArgumentError(f"track: {given!r} is no tracker. Its name is one of {', '.join(map(repr, _BY_NAME))}.")
+            raise ArgumentError(f"track: {given!r} is not a tracker. Its name is one of {', '.join(map(repr, _BY_NAME))}.")
         return _BY_NAME[given]()
     missing = [name for name in _METHODS if not callable(getattr(given, name, None))]
     if missing or isinstance(given, type):
         what = f"is a class: write {given.__name__}(...)" if isinstance(given, type) else f"has no {missing[0]}"
-        raise ArgumentTypeError(f"track: {given!r} is no tracker, because it {what}. A tracker has {', '.join(_METHODS)}.")
+        raise ArgumentTypeError(f"track: {given!r} is not a tracker, because it {what}. A tracker has {', '.join(_METHODS)}.")
     return given
 
 

@@ -143,7 +143,7 @@ class Sender:
                 return
             self._told.add(what)
         with contextlib.suppress(Exception):  # a handler of the program's own may raise anything
-            _logger.warning("%s %s Training goes on. This is said once.", self.name, text)
+            _logger.warning("%s %s Training continues. This is reported only once.", self.name, text)
 
 
 def _name_of(error: Exception) -> str:

@@ -261,7 +261,7 @@ class Recorder:
             self.live_trace, self._row = outside
 
     def replace(self, ref: Ref, new: Any) -> None:
-        """Let the code that follows read `new`. It is no output of the program, because the servers make the change."""
+        """Let the code that follows read `new`. It is not an output of the program, because the servers make the change."""
         self.values[ref] = new
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
@@ -270,7 +270,7 @@ class Recorder:
         return [], ()
 
     def without_output(self, ref: Ref) -> None:
-        """Forget that a variable was written, so that its value is no output of the program."""
+        """Forget that a variable was written, so that its value is not an output of the program."""
         del self.written[ref]
 
     def combine(self, ref: Ref, value: Any) -> Any:
@@ -480,7 +480,7 @@ class ReplicaRecorder(Recorder):
         refs = {ref: axis for ref, axis in refs.items() if self.slice_axis(ref) is None}
         whole = {ref: self.read(ref) for ref in refs}
         slices = {ref: self.slice_of(whole[ref], axis) for ref, axis in refs.items()}
-        self.values |= slices
+        self.values.update(slices)
         self._works, self._working = True, refs
         try:
             yield
@@ -556,7 +556,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self.listeners: list[_Hearing] = []
-        self.is_beside = False  # whether the code that runs is no part of the trace in progress
+        self.is_beside = False  # whether the code that runs is not part of the trace in progress
 
 
 _active = _Active()
@@ -643,8 +643,8 @@ def read(ref: Ref, *, assigned: bool = False) -> Any:
 def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None, *, assigned: bool = False) -> None:
     """Tell the listeners (tapes) that `value` was read from a variable."""
     for listener, mine, depth in _active.listeners:
-        inner = recorder is not None and mine is recorder and recorder.is_inner(ref, depth)
-        listener(ref, recorder.shift(ref, depth) if inner else value, recorder, assigned)
+        inner = recorder if mine is recorder and recorder is not None and recorder.is_inner(ref, depth) else None
+        listener(ref, value if inner is None else inner.shift(ref, depth), recorder, assigned)
 
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:

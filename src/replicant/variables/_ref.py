@@ -36,7 +36,7 @@ class Ref:
         trainable: Whether tapes watch it.
         slot: Whether it is optimizer state, which a placement may cut into one slice per replica.
         strategy: The strategy under which it was made, if that has devices of its own.
-        starts_at_zero: Whether it is no variable, but a change that a program makes of one elsewhere, which begins as no change.
+        starts_at_zero: Whether it is not a variable, but a change that a program makes of one elsewhere, which begins as no change.
         if_copies_differ: What to write, for the error of a value that differs between the replicas.
         elsewhere: Whether it lies on a server. Then storing it notes a change, which is pushed later.
         holder: The object that holds the stored array.

@@ -45,7 +45,7 @@ def cells() -> Iterator[Cell]:
     for encoding, column in _ENCODINGS.items():
         settings = {"column_encoding": {column: encoding}, "use_dictionary": False}
         yield Cell(FORM, WRITER, f"encoded by {encoding}", functools.partial(_several, settings))
-    yield Cell(FORM, WRITER, "timestamps of 96 bits", _int96, "Dates and times are no numbers")
+    yield Cell(FORM, WRITER, "timestamps of 96 bits", _int96, "Dates and times are not numbers")
     yield Cell(FORM, WRITER, "no rows", _empty)
     yield Cell(FORM, WRITER, "missing values", _missing, "has no value (null) in row 1")
     yield Cell(FORM, WRITER, "missing values, filled", _filled)

@@ -24,7 +24,7 @@ def cells() -> Iterator[Cell]:
     yield Cell(FORM, "imageio", "PNG", functools.partial(_imageio, "0.png"))
     yield Cell(FORM, "imageio", "JPEG", functools.partial(_imageio, "0.jpg"))
     yield Cell(FORM, "imageio", "GIF", functools.partial(_imageio, "0.gif"))
-    yield Cell(FORM, "tifffile", "TIFF, named .png", _tiff, "is no BMP, GIF, JPEG, PNG or WebP picture")
+    yield Cell(FORM, "tifffile", "TIFF, named .png", _tiff, "is not a BMP, GIF, JPEG, PNG or WebP picture")
 
 
 def _noise(*shape: int, dtype: str = "u1", seed: int = 0) -> np.ndarray:
@@ -121,9 +121,9 @@ _PILLOW: dict[str, tuple[str, Any, Any, str | None]] = {
     "BMP of mode L": ("0.bmp", _grey, {}, None),
     "BMP of mode P": ("0.bmp", _palette, {}, None),
     "WebP, named .png": ("0.png", _colours, {"format": "WEBP", "lossless": True}, None),
-    "TIFF, named .png": ("0.png", _colours, {"format": "TIFF"}, "is no BMP, GIF, JPEG, PNG or WebP picture"),
-    "AVIF, named .png": ("0.png", _colours, {"format": "AVIF"}, "is no BMP, GIF, JPEG, PNG or WebP picture"),
-    "JPEG 2000, named .jpg": ("0.jpg", _colours, {"format": "JPEG2000"}, "is no BMP, GIF, JPEG, PNG or WebP picture"),
+    "TIFF, named .png": ("0.png", _colours, {"format": "TIFF"}, "is not a BMP, GIF, JPEG, PNG or WebP picture"),
+    "AVIF, named .png": ("0.png", _colours, {"format": "AVIF"}, "is not a BMP, GIF, JPEG, PNG or WebP picture"),
+    "JPEG 2000, named .jpg": ("0.jpg", _colours, {"format": "JPEG2000"}, "is not a BMP, GIF, JPEG, PNG or WebP picture"),
     "PNG, named .jpg": ("0.jpg", _colours, {"format": "PNG"}, None),
     "JPEG, named .png": ("0.png", _soft, {"format": "JPEG"}, None),
 }

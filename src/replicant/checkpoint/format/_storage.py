@@ -43,7 +43,7 @@ def write(path: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], p
         parts: The variables in slices, if there are any. This process has all of them.
 
     Raises:
-        CheckpointError: If `path` exists or cannot be written; nothing of it counts then.
+        CheckpointError: If `path` exists or cannot be written; then none of it is used.
     """
     with telling_what_failed(path), appearing(path) as folder:
         fill(folder, meta, arrays, {} if parts is None else parts.records(parts.write(folder, "")))
@@ -55,7 +55,7 @@ def telling_what_failed(path: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} could not be written ({error}). Nothing of it counts.") from error
+        raise CheckpointError(f"The checkpoint {path} could not be written ({error}). None of it is used.") from error
 
 
 def fill(folder: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], sliced: Mapping[str, Any]) -> None:

@@ -91,7 +91,7 @@ class TensorBundle:
             index: A slice with step 1 for each axis.
 
         Raises:
-            ArgumentError: If it is no such index.
+            ArgumentError: If it is not such an index.
             CheckpointError: As `read`.
         """
         return self.read_parts(key, [index])[0]
@@ -110,7 +110,7 @@ class TensorBundle:
         if GRAPH_KEY not in self._index.entries:
             return None
         message = self.read(GRAPH_KEY)
-        require(message.dtype == object and message.shape == (), self._index.path, "its graph of objects is no single string")
+        require(message.dtype == object and message.shape == (), self._index.path, "its graph of objects is not a single string")
         with reading(self._index.path, f" of {shown(GRAPH_KEY)}"):
             return graph_of(self._index.path, memoryview(message.item()))
 

@@ -104,7 +104,7 @@ class SaverFile:
             index: A slice with step 1 for each axis.
 
         Raises:
-            ArgumentError: If it is no such index.
+            ArgumentError: If it is not such an index.
             CheckpointError: As `read`.
         """
         return self.read_parts(key, [index])[0]

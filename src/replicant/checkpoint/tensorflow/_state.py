@@ -56,7 +56,7 @@ def checkpoint_state(folder: Place) -> State:
     for the checkpoint of the same name in the folder, if that is there.
 
     Raises:
-        CheckpointError: If the file cannot be read, or is no such message.
+        CheckpointError: If the file cannot be read, or is not such a message.
     """
     file = folder / STATE
     data = _contents(file)
@@ -86,7 +86,7 @@ def _contents(file: Place) -> bytes | None:
                 return None
             raise
     if len(data) > _MOST_BYTES:
-        raise CheckpointError(f"{file} has more than {_MOST_BYTES} bytes, so it is no list of checkpoints that TensorFlow wrote.")
+        raise CheckpointError(f"{file} has more than {_MOST_BYTES} bytes, so it is not a list of TensorFlow's checkpoints.")
     return data
 
 

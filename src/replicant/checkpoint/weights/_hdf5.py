@@ -37,7 +37,7 @@ class Hdf5File(WeightsFile):
 
     Raises:
         DamagedCheckpointError: If it is damaged.
-        CheckpointError: If it leads to other files or holds what is no array of numbers.
+        CheckpointError: If it leads to other files or holds what is not an array of numbers.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -97,7 +97,7 @@ class Hdf5File(WeightsFile):
             item = group[key]
             address = h5py.h5o.get_info(item.id).addr
             if address in seen:
-                raise CheckpointError(f"{self.path}: {name!r} is in the file under another name as well, as in no file of Keras.")
+                raise CheckpointError(f"{self.path}: {name!r} is in the file under a second name as well, which no Keras file has.")
             seen.add(address)
             if isinstance(item, h5py.Group):
                 yield from self._walk(item, f"{name}/", seen)
@@ -110,7 +110,7 @@ class Hdf5File(WeightsFile):
         is_bfloat16 = dataset.dtype.kind in "Vf" and dataset.attrs.get("dtype") == "bfloat16"  # as Keras marks it
         dtype = np.dtype(ml_dtypes.bfloat16) if is_bfloat16 else dataset.dtype.newbyteorder("=")
         if dtype.kind not in "biufc" and dtype != ml_dtypes.bfloat16:
-            raise CheckpointError(f"{self.path}: {name!r} is no array of numbers but has the dtype {dtype}.")
+            raise CheckpointError(f"{self.path}: {name!r} is not an array of numbers but has the dtype {dtype}.")
         if dataset.shape is None:
             raise CheckpointError(f"{self.path}: {name!r} has no values at all (a null dataspace).")
         return Entry(name, tuple(dataset.shape), dtype, _layer(dataset, name))
@@ -134,7 +134,7 @@ class Hdf5File(WeightsFile):
         except CheckpointError:
             raise
         except (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise DamagedCheckpointError(f"{self.path} is damaged, or is no HDF5 file: {error}.") from error
+            raise DamagedCheckpointError(f"{self.path} is damaged, or is not an HDF5 file: {error}.") from error
 
 
 def _text(name: Any) -> str:

@@ -35,7 +35,7 @@ def open_archive(path: Path, file: BinaryIO) -> Hdf5File:
         unpacked.close()
         if isinstance(error, CheckpointError):
             raise
-        raise DamagedCheckpointError(f"{path} is damaged, or is no archive of Keras: {error}.") from error
+        raise DamagedCheckpointError(f"{path} is damaged, or is not a Keras archive: {error}.") from error
     unpacked.seek(0)
     found = Hdf5File(path, unpacked)  # type: ignore[arg-type] - a file of the standard library
     found.format = "a .keras archive"
@@ -46,13 +46,13 @@ def _unpack(path: Path, archive: zipfile.ZipFile, into: IO[bytes]) -> None:
     info = archive.getinfo(_WEIGHTS)
     if info.file_size > _MOST_RATIO * info.compress_size:
         raise DamagedCheckpointError(
-            f"{path}: {_WEIGHTS!r} has {info.file_size} bytes by its head, and {info.compress_size} in the archive: no compression "
-            "is that dense."
+            f"{path}: {_WEIGHTS!r} has {info.file_size} bytes by its header, and {info.compress_size} in the archive: no "
+            "compression is that dense."
         )
     left = info.file_size
     with archive.open(info) as packed:
         while piece := packed.read(_PIECE):
             left -= len(piece)
             if left < 0:
-                raise DamagedCheckpointError(f"{path}: {_WEIGHTS!r} has more than the {info.file_size} bytes of its head.")
+                raise DamagedCheckpointError(f"{path}: {_WEIGHTS!r} has more than the {info.file_size} bytes in its header.")
             into.write(piece)

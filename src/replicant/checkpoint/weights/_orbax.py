@@ -77,7 +77,7 @@ class OrbaxCheckpoint(WeightsFile):
     def _entry(self, name: str, leaf: Any) -> Entry:
         shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
         if shape is None or dtype is None:
-            raise CheckpointError(f"{self.path}: {name!r} is no array but {leaf!r:.100}, which is not read.")
+            raise CheckpointError(f"{self.path}: {name!r} is not an array but {leaf!r:.100}, which is not read.")
         return Entry(name, tuple(shape), np.dtype(dtype))
 
     def _asked(self, read: Any) -> Any:

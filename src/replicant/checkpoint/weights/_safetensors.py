@@ -36,7 +36,7 @@ class SafetensorsFile(WeightsFile):
         opener = import_library("safetensors").safe_open
         with self._telling():
             self._file = opener(path, "numpy")
-            slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - it is no dict
+            slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - it is not a dict
             self.entries = {name: self._entry(name, each) for name, each in slices.items()}
 
     def read(self, name: str) -> np.ndarray:
@@ -61,7 +61,7 @@ class SafetensorsFile(WeightsFile):
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be read: {error}.") from error
         except import_library("safetensors").SafetensorError as error:
-            raise CheckpointError(f"{self.path} is no file of safetensors, or it is damaged: {error}.") from error
+            raise CheckpointError(f"{self.path} is not a safetensors file, or it is damaged: {error}.") from error
 
 
 def write_safetensors(file: Path, arrays: Mapping[str, np.ndarray]) -> None:

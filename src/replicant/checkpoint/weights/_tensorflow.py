@@ -21,7 +21,7 @@ class TensorFlowCheckpoint(WeightsFile):
         self.graph = opened.graph()
         nodes = () if self.graph is None else self.graph.nodes
         labels = {each.checkpoint_key: each.full_name for node in nodes for each in node.attributes}
-        self._keys = {name_of_key(key): key for key in opened.keys() if key != GRAPH_KEY}  # noqa: SIM118 - it is no dict
+        self._keys = {name_of_key(key): key for key in opened.keys() if key != GRAPH_KEY}  # noqa: SIM118 - it is not a dict
         self.entries = {
             name: Entry(name, opened.shape(key), opened.dtype(key), labels.get(key, "")) for name, key in self._keys.items()
         }

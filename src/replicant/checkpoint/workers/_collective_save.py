@@ -48,7 +48,7 @@ class Together:
         """Write this worker's parts, and on the chief everything else. All workers call it, from any thread.
 
         Raises:
-            CheckpointError: If a worker cannot write, or does not see what the others write. Nothing of it counts then, unless it
+            CheckpointError: If a worker cannot write, or does not see what the others write. None of it is used then, unless it
                 says that this is not known.
             WorkerLostError: If a worker does not come in time, has ended or has failed. The time grows with the bytes to write.
         """

@@ -102,7 +102,7 @@ def only_for_virtual_devices(module: cst.Module, takers: Iterable[str]) -> set[s
 
 
 def bound_names(module: cst.Module) -> dict[str, list[cst.BaseExpression | None]]:
-    """All names that are bound somewhere, with the values that are assigned to them. None stands for any other binding."""
+    """All names that are bound somewhere, with the values that are assigned to them. None means any other binding."""
     found: dict[str, list[cst.BaseExpression | None]] = {}
     for node in m.findall(module, m.Assign() | m.FunctionDef() | m.ClassDef() | m.Param() | m.ImportAlias() | m.AsName() | m.For()):
         if isinstance(node, cst.Assign):

@@ -71,8 +71,8 @@ def _broken_off(store: Any) -> Iterator[None]:
         _supervisor.check_order()
         if store.gone():
             raise WorkerLostError(
-                f"This worker was to start its devices together with the others, and cannot: {store.gone()}. Who holds the "
-                "coordination service (worker 0, or the launcher) has ended, or its host is lost; see its log."
+                f"This worker could not start its devices together with the others: {store.gone()}. The process that holds "
+                "the coordination service (worker 0, or the launcher) has ended, or its host is lost; see its log."
             ) from error
         raise
     finally:

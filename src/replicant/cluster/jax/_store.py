@@ -16,7 +16,7 @@ class JaxStore:
     """The key-value store of JAX's coordination service.
 
     Only asking for one key has a deadline in JAX: where a link is cut, the other calls wait for as long as TCP tries. Everything is
-    read as bytes, because others can write there, too, and JAX's calls for texts fail where there is one that is no UTF-8.
+    read as bytes, because others can write there, too, and JAX's calls for texts fail where there is one that is not UTF-8.
 
     Args:
         client: of JAX's, connected.
@@ -104,4 +104,4 @@ def _translated() -> Iterator[None]:
             raise TimeoutError(text) from None
         raise ConnectionError(text) from None
     except UnicodeDecodeError as error:  # the service's message repeats what somebody else has stored
-        raise ConnectionError(f"the coordination service's answer is no text: {error.object[:200]!r}") from None
+        raise ConnectionError(f"the coordination service's answer is not text: {error.object[:200]!r}") from None

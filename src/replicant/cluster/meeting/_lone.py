@@ -1,6 +1,6 @@
 """Warns a process that trains on its own and saves checkpoints, although its launcher says that it is one of several.
 
-Each of the others would save to the same place. A process may also be alone on purpose, so that this is no error.
+Each of the others would save to the same place. A process may also be alone on purpose, so that this is not an error.
 """
 
 import warnings

@@ -132,7 +132,7 @@ class RendezvousFile:
     def _check_kind(self, facts: os.stat_result) -> None:
         """It must be a file that this user alone can have written. A key proves that better."""
         if not stat.S_ISREG(facts.st_mode):
-            raise self._problem("it is no regular file")
+            raise self._problem("it is not a regular file")
         if self._key:
             return
         if facts.st_uid != os.geteuid():

@@ -21,7 +21,7 @@ def find_sagemaker(environ: Environ) -> FoundClusterResolver | None:
     The hosts are numbered in the order of ``SM_HOSTS``, which is sorted. Source: sagemaker-training-toolkit, environment.py.
 
     Raises:
-        ClusterError: If SM_HOSTS is no list of names, or if SM_CURRENT_HOST is not one of them.
+        ClusterError: If SM_HOSTS is not a list of names, or if SM_CURRENT_HOST is not one of them.
 
     >>> find_sagemaker({"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}).membership()
     Membership(process 1 of 2, coordinator algo-1:55527)
@@ -79,7 +79,7 @@ def json_variable(environ: Environ, name: str) -> Any:
     """The value of a variable with JSON.
 
     Raises:
-        ClusterError: If it is no JSON.
+        ClusterError: If it is not JSON.
     """
     try:
         return read_json(environ.get(name, ""), MOST_BYTES)
@@ -91,7 +91,7 @@ def _addresses(pools: dict[str, Any], pool: str) -> list[str]:
     """The addresses of the replicas in a pool."""
     addresses = pools[pool] or []
     if not isinstance(addresses, list) or len(addresses) > MOST_TASKS or not all(isinstance(each, str) for each in addresses):
-        raise ClusterError(f"{VERTEX_AI}: {pool} in CLUSTER_SPEC is no list of addresses, as in ['host:2222'].")
+        raise ClusterError(f"{VERTEX_AI}: {pool} in CLUSTER_SPEC is not a list of addresses, as in ['host:2222'].")
     for index, address in enumerate(addresses):
         split_address(address, f"{VERTEX_AI}: task {index} of {pool} in CLUSTER_SPEC")
     return addresses

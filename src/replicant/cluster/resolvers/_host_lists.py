@@ -61,7 +61,7 @@ def hosts_of_pbs(environ: Environ) -> list[str]:
     Only the first host of a job has the file, unless it lies in a folder that the hosts share.
 
     Raises:
-        ClusterError: If what is there cannot be read, or is no such list.
+        ClusterError: If what is there cannot be read, or is not such a list.
     """
     told = first(environ, NODE_FILE)
     if told is None:
@@ -74,10 +74,10 @@ def hosts_of_pbs(environ: Environ) -> list[str]:
     except OSError as error:
         raise ClusterError(f"{NODE_FILE}={told[1]} cannot be read: {error.strerror}.") from error
     if len(data) > _MOST_BYTES:
-        raise ClusterError(f"{NODE_FILE}={told[1]} is no list of hosts, with a name on each line.")
+        raise ClusterError(f"{NODE_FILE}={told[1]} is not a list of hosts, with a name on each line.")
     hosts = list(dict.fromkeys(line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()))
     if any(len(host.split()) > 1 for host in hosts):
-        raise ClusterError(f"{NODE_FILE}={told[1]} is no list of hosts, with a name on each line.")
+        raise ClusterError(f"{NODE_FILE}={told[1]} is not a list of hosts, with a name on each line.")
     return hosts[:MOST_TASKS]
 
 

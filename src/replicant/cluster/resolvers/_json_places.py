@@ -75,7 +75,7 @@ def _walk(text: str, at: int, path: Path, offsets: dict[Path, int], name: str) -
             start = at
             key, at = _DECODER.raw_decode(text, at)
             if (*path, key) in offsets:
-                raise ClusterError(f"{name}, {_place(text, start)}: the key {key!r} is there twice.")
+                raise ClusterError(f"{name}, {_place(text, start)}: the key {key!r} occurs twice.")
             at = _skip(text, _skip(text, at) + 1)  # the colon
         at = _skip(text, _walk(text, at, (*path, key), offsets, name))
         if text[at] == ",":

@@ -94,7 +94,7 @@ class Door(Generic[Who]):
     def poll(self, seconds: float) -> Iterator[tuple[Connection[Who], Message | None]]:
         """Wait until something arrives, and yield each message with its connection.
 
-        None stands for a message that ends its connection. Whoever hears it, or a stranger that proves nothing, calls `drop`.
+        None means a message that ends its connection. Whoever hears it, or a stranger that proves nothing, calls `drop`.
         """
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listener:

@@ -344,7 +344,7 @@ def tell_connected(generation: int) -> None:
 
 
 def tell_forged(text: str) -> None:
-    """Tell the supervisor that somebody who is no worker of the job writes to its coordination service."""
+    """Tell the supervisor that somebody who is not a worker of the job writes to its coordination service."""
     if _heartbeat is not None:
         _heartbeat.say(kind="forged", text=text)
 

@@ -111,7 +111,7 @@ class ServerState:
         return answer, self.updates
 
     def pull(self, known: dict[int, tuple[int, int] | None], *, books: bool = False) -> Pulled:
-        """What has changed in these shards since the given versions; None stands for a shard that has not been pulled."""
+        """What has changed in these shards since the given versions; None means a shard that has not been pulled."""
         news = {index: found for index, version in known.items() if (found := self._news(index, version)) is not None}
         return Pulled(self.updates, news, self._memory.values.view(0, NBYTES).tobytes() if books else None)
 

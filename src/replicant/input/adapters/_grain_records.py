@@ -15,7 +15,7 @@ def warn_of_records(loader: Any) -> None:
     if lost:
         warnings.warn(
             f"This Grain DataLoader never reads {lost} of the records of its shard (shard {_options(loader).shard_index} of "
-            f"{count}): of a number that is no multiple of {count}, Grain's IndexSampler gives some shards one record more than "
+            f"{count}): of a number that is not a multiple of {count}, Grain's IndexSampler gives some shards one record more than "
             "are read in an epoch. Leave shard_options out, so that Replicant shares every batch among the workers.",
             stacklevel=4,
         )
@@ -54,7 +54,7 @@ def _options(loader: Any) -> Any:
 
 def _records(loader: Any) -> tuple[int, int] | None:
     """The records of an epoch of a shard, and how many are read in all epochs; None if that is not known."""
-    sampler = getattr(loader, "_sampler", None)
+    sampler: Any = getattr(loader, "_sampler", None)
     epochs = getattr(sampler, "_num_epochs", None)
     keys = getattr(sampler, "_record_keys", None)
     if type(sampler).__name__ != "IndexSampler" or epochs is None or keys is None:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from ...storage._counts import Counts
 from ..graph._watch import Stage, Stages
 
-_NOW = ("num_ready", "buffer_size", "seconds_waiting_by_stage", "epochs_by_source")  # what is no sum over time, or not a single one
+_NOW = ("num_ready", "buffer_size", "seconds_waiting_by_stage", "epochs_by_source")  # not sums over time, or not single numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class InputStats:
     """Measurements of an iterator, from the first request to the last answer.
 
-    They are this worker's own, begin anew when the iterator is restored, and are no part of its position. Another measurement of
+    They are this worker's own, begin anew when the iterator is restored, and are not part of its position. Another measurement of
     the same iterator can be subtracted: ``after - before`` is what has come since.
 
     Args:

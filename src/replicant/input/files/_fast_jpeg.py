@@ -51,6 +51,6 @@ def jpeg_pixels(data: bytes, channels: int, *, fast_dct: bool) -> np.ndarray:
     """
     height, width, colours, _ = simplejpeg().decode_jpeg_header(data)
     if colours not in _OWN_CHANNELS:
-        raise ValueError(f"its colours are {colours}, and those that are read are grey or YCbCr")
+        raise ValueError(f"its colours are {colours}, but only grey and YCbCr can be read")
     check_room_for_pixels(width, height, len(data), "JPEG")
     return simplejpeg().decode_jpeg(data, _COLOURS[channels or _OWN_CHANNELS[colours]], fastdct=fast_dct, fastupsample=False)

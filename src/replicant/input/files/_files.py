@@ -61,7 +61,7 @@ def path_and_part(form: Format, name: Any, in_parts: bool) -> tuple[str, int | N
     """Return a file, and the number of its part if it is read in parts.
 
     Raises:
-        DatasetError: If the name is no string.
+        DatasetError: If the name is not a string.
     """
     name, part = name if in_parts else (name, None)
     if not isinstance(name, str | bytes):

@@ -72,7 +72,7 @@ def check_unchanged(method: str, path: str, before: str | None, now: str | None,
     if before is not None and before != now:
         raise DatasetError(
             f"{method}: {path!r} has changed since {since}: it was {before}, and is now {now}. "
-            "Put the file back as it was, or begin the pass anew."
+            "Put the file back as it was, or start the pass again."
         )
 
 

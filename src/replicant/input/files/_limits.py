@@ -14,7 +14,7 @@ def checked_limit(method: str, limit: Any, name: str = "max_record_bytes") -> in
 
     Raises:
         ArgumentError: If it is below 1.
-        ArgumentTypeError: If it is no whole number.
+        ArgumentTypeError: If it is not a whole number.
     """
     return whole(method, name, limit, 1)
 

@@ -37,7 +37,7 @@ class Numbered(Reader):
         if position > self.size:
             raise DatasetError(
                 f"{self.form.name}: the position is behind element {position} of {self.path!r}, which has only {self.size} now. "
-                "The file has changed since the position was saved: put it back as it was, or begin the pass anew."
+                "The file has changed since the position was saved: put it back as it was, or start the pass again."
             )
         self.next = position
 

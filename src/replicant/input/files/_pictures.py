@@ -46,7 +46,7 @@ def decoded(
         return _read(pillow, data, _FORMATS, lambda picture: _with_channels(picture, data, channels))
     except ValueError as error:
         raise DatasetError(
-            f"{name}: {path!r} is no BMP, GIF, JPEG, PNG or WebP picture, or it is damaged: {error}. Copy the file again, or "
+            f"{name}: {path!r} is not a BMP, GIF, JPEG, PNG or WebP picture, or it is damaged: {error}. Copy the file again, or "
             f"{remedy}."
         ) from error
 
@@ -62,7 +62,7 @@ def picture_of(pillow: Any, data: bytes, channels: int, dtype: np.dtype) -> np.n
     try:
         return _read(pillow, data, _STILLS, lambda picture: _in_dtype(picture, data, channels, dtype))
     except ValueError as error:
-        raise ValueError(f"it is no BMP, JPEG or PNG picture, or it is damaged: {error}") from error
+        raise ValueError(f"it is not a BMP, JPEG or PNG picture, or it is damaged: {error}") from error
 
 
 def _read(pillow: Any, data: bytes, formats: tuple[str, ...], convert: Callable[[Any], np.ndarray]) -> np.ndarray:
@@ -102,7 +102,7 @@ def _own_channels(picture: Any) -> int:
     if mode == "P":
         return 4 if "transparency" in picture.info else 3
     if mode not in ("L", "RGB", "RGBA"):
-        raise ValueError(f"its pixels are {picture.mode!r}, and those that are read are grey, RGB or RGBA")
+        raise ValueError(f"its pixels are {picture.mode!r}, but only grey, RGB and RGBA can be read")
     return {"L": 1, "RGB": 3, "RGBA": 4}[mode]
 
 

@@ -12,7 +12,7 @@ from ._stream import PIECE, FileStream
 
 
 class NotJsonError(ValueError):
-    """The contents of a file are no JSON. The message is the end of a sentence that begins with its name."""
+    """The contents of a file are not JSON. The message is the end of a sentence that begins with its name."""
 
 
 def whole_file(method: str, path: str, most_bytes: int, remedy: str) -> bytes:
@@ -47,7 +47,7 @@ def json_file(method: str, path: str, most_bytes: int, remedy: str) -> Any:
     except DatasetError:
         raise
     except json.JSONDecodeError as error:
-        raise NotJsonError(f"it is no JSON ({error})") from error
+        raise NotJsonError(f"it is not JSON ({error})") from error
     except ValueError as error:
         raise NotJsonError(f"it {error}") from error
 

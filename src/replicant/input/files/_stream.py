@@ -146,7 +146,7 @@ class FileStream:
         if missing > 0:
             raise DatasetError(
                 f"{self.method}: the position is at byte {count} of {self.path!r}, which has only {count - missing} bytes now. The "
-                "file has changed since the position was saved: put it back as it was, or begin the pass anew."
+                "file has changed since the position was saved: put it back as it was, or start the pass again."
             )
 
     def _damaged(self, what: str) -> DatasetError:

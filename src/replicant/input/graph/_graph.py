@@ -270,7 +270,7 @@ def describe(node: Node) -> str:
 
 def sample(node: Node) -> Any:
     """Return an element with the spec of the first one, or None if there is none."""
-    token = watcher.set(None)  # it is no part of what is watched
+    token = watcher.set(None)  # it is not part of what is watched
     cursor = rewrite(node, lambda each: each.sampled).open()
     try:
         block = cursor.pull(1)

@@ -209,7 +209,7 @@ def _check_strings(array: np.ndarray, name: Callable[[], str]) -> None:
         if not isinstance(item, str | bytes):
             raise DatasetError(
                 f"{name()} is an array of Python objects, and not all are strings: {item!r} is of type {type(item).__name__}. "
-                "Give numbers and strings as components of their own: of a pandas frame, pass `dict(frame)`."
+                "Give numbers and strings as separate components: of a pandas frame, pass `dict(frame)`."
             )
 
 

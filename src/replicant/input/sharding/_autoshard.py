@@ -83,7 +83,7 @@ def divided(facts: PipelineFacts, num_workers: int, policy: AutoShardPolicy) -> 
     Args:
         facts: The facts of the graph that yields global batches.
         num_workers: The number of workers that share it.
-        policy: The policy. AUTO stands for FILE if everything is read from files and there are enough of them, else for DATA.
+        policy: The policy. AUTO means FILE if everything is read from files and there are enough of them, else for DATA.
 
     Raises:
         DatasetError: If the policy is FILE and there are fewer files than workers, or a source cannot be shared.

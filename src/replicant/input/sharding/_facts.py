@@ -115,7 +115,7 @@ def _is_named(node: Node) -> bool:
 
 
 def names_of(node: Node) -> list[str]:
-    """Return the names of the files, or parts of them, that a source has; its label if it is no list of names."""
+    """Return the names of the files, or parts of them, that a source has; its label if it is not a list of names."""
     if not isinstance(node, Rows):
         return [node.label]
     if isinstance(node, FileParts):

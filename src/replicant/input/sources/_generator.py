@@ -227,7 +227,7 @@ def signature_of(output_types: Any, output_shapes: Any, output_signature: Any) -
 
     Raises:
         ArgumentError: If dtypes come without shapes, or a signature is said twice.
-        ArgumentTypeError: If they are no dtypes, or the shapes have another structure.
+        ArgumentTypeError: If they are not dtypes, or the shapes have another structure.
     """
     if output_types is None and output_shapes is None:
         return output_signature

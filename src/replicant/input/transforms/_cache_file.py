@@ -78,7 +78,7 @@ class _FileFilling(Filling):
             yield
         except OSError as error:
             raise DatasetError(
-                f"{self.store.method}: cannot write {str(self.store.path)!r}: {error.strerror}. Nothing of it is kept. Make room "
+                f"{self.store.method}: cannot write {str(self.store.path)!r}: {error.strerror}. None of it is kept. Make room "
                 "there, or use another name."
             ) from error
 

@@ -27,7 +27,7 @@ class Track(keras.callbacks.Callback):
 
     Raises:
         ArgumentError: If `update_freq` is something else.
-        ArgumentTypeError: If `run` is no run.
+        ArgumentTypeError: If `run` is not a run.
 
     >>> import keras, numpy as np, replicant, tempfile
     >>> model = keras.Sequential([keras.layers.Dense(1)])

@@ -142,7 +142,7 @@ class IntegerLookup(IndexLookup):
         **kwargs: Any,
     ) -> None:
         if vocabulary_dtype != "int64":
-            raise ArgumentError(f"vocabulary_dtype={vocabulary_dtype!r}: IntegerLookup has 'int64' only, as in Keras.")
+            raise ArgumentError(f"vocabulary_dtype={vocabulary_dtype!r}: IntegerLookup supports only 'int64', as in Keras.")
         super().__init__(
             max_tokens,
             num_oov_indices,

@@ -50,7 +50,7 @@ def salt_of(salt: Any, owner: str) -> tuple[int, int] | None:
 
 
 def text(value: Any) -> str:
-    """Return a string as TensorFlow holds it: UTF-8, where bytes that are no UTF-8 keep their values."""
+    """Return a string as TensorFlow holds it: UTF-8, where bytes that are not UTF-8 keep their values."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, str):
@@ -93,7 +93,7 @@ def words_of(value: str) -> list[str]:
 
 
 def characters_of(value: str) -> list[str]:
-    """Split a string into characters. A byte that is no UTF-8 becomes U+FFFD."""
+    """Split a string into characters. A byte that is not UTF-8 becomes U+FFFD."""
     return list(value.translate(_UNREADABLE))
 
 

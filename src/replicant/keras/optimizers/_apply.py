@@ -121,7 +121,7 @@ def build_now(optimizer: Any, variables: list[Any]) -> None:
     """Make the optimizer's variables outside the trace: some have computed initial values."""
     if optimizer.built:
         return
-    variables = for_optimizer(variables)  # before the name scope, which is no part of their names
+    variables = for_optimizer(variables)  # before the name scope, which is not part of their names
     outside = _internals.outside_stateless_scope()
     with beside_the_trace(), outside, jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)

@@ -20,7 +20,7 @@ def minimize(optimizer: Any, loss: Any, var_list: Any, tape: GradientTape | None
         tape: The tape that recorded the loss. If `loss` is a function, the tape in which it is called; by default a new one.
 
     Raises:
-        ArgumentError: If `loss` is no function and there is no tape.
+        ArgumentError: If `loss` is not a function and there is no tape.
     """
     if not callable(loss) and tape is None:
         raise ArgumentError(

@@ -151,7 +151,7 @@ class Slots:
 
     @cached_property
     def _others(self) -> list[int]:
-        """The variables that are no part of the optimizer."""
+        """The variables that are not part of the optimizer."""
         inside = self._found.within(self._node)
         return [node for node in range(len(self._found.graph.nodes)) if node not in inside and self._found.has_value(node)]
 

@@ -198,7 +198,7 @@ class Folder:
         if split and self.shuffle and self.seed is None:
             raise ArgumentError(
                 f"{self.name}: with validation_split and shuffle, give a seed. Without one, the training and the validation "
-                "examples would be drawn apart from each other, and overlap."
+                "examples would be drawn independently, and overlap."
             )
 
     # What is there
@@ -208,8 +208,8 @@ class Folder:
         directory = os.fspath(self.directory)
         if not os.path.isdir(directory):  # noqa: PTH112 - names stay as they were given
             raise DatasetError(
-                f"{self.name}: {directory!r} is no folder on this machine (searched from {Path.cwd()}). Check the path; copy data "
-                "from elsewhere, such as gs://, to this machine first."
+                f"{self.name}: {directory!r} is not a folder on this machine (searched from {Path.cwd()}). Check the path; copy "
+                "data from elsewhere, such as gs://, to this machine first."
             )
         if not has_labels:
             found = Examples(list(self._files(directory)), None, None)
@@ -266,7 +266,7 @@ class Folder:
             if self.follow_links:
                 true, above = os.path.realpath(folder), links.get(os.path.dirname(folder), set())  # noqa: PTH120 - as it was given
                 if true in above:
-                    raise DatasetError(f"{self.name}: {folder!r} is a link to a folder that it is in, so there is no end to it.")
+                    raise DatasetError(f"{self.name}: {folder!r} is a link to a folder that contains it, so it has no end.")
                 links[folder] = above | {true}
             folders.append((folder, names))
         for folder, names in sorted(folders):

@@ -72,7 +72,7 @@ def _rows(dataset: Any) -> tuple[Any, int | None]:
             dataset = dataset.unbatch()
         found = list(dataset.batch(_EVERYTHING))
         if not found:
-            raise ArgumentError(f"{_NAME}: there is nothing in the dataset.")
+            raise ArgumentError(f"{_NAME}: the dataset is empty.")
         if not jax.tree_util.tree_leaves(found[0]):
             raise ArgumentError(f"{_NAME}: the elements of the dataset have no components.")
         return found[0], batch_size
@@ -104,7 +104,7 @@ def _sizes(left: Size, right: Size, total: int) -> tuple[int, int]:
     if number["right"] is None:
         number["right"] = total - number["left"]
     if (isinstance(left, float) and isinstance(right, float) and left + right > 1) or number["left"] + number["right"] > total:
-        raise ArgumentError(f"{_NAME}: left_size and right_size are together more than all {total}. Received: {left} and {right}.")
+        raise ArgumentError(f"{_NAME}: left_size and right_size add up to more than all {total}. Received: {left} and {right}.")
     for side, count in number.items():
         if count == 0:
             raise ArgumentError(f"{_NAME}: of {total} examples, none would be in the {side} part. Received: {left} and {right}.")

@@ -33,7 +33,7 @@ def timeseries_dataset_from_array(  # noqa: PLR0917 - the arguments are those of
 
     Args:
         data: An array with one row per time.
-        targets: The targets, one row per time; None stands for windows without targets.
+        targets: The targets, one row per time; None means windows without targets.
         sequence_length: The number of rows in a window.
         sequence_stride: The number of rows from the beginning of one window to that of the next.
         sampling_rate: The number of rows from one row of a window to the next.

@@ -27,7 +27,7 @@ def decoded(name: str, path: str, data: bytes) -> tuple[NDArray[np.float32], int
     """
     chunks = _chunks(data)
     if chunks is None or len(chunks.get(b"fmt ", b"")) < _FORMAT.size or b"data" not in chunks:
-        raise _error(name, path, "it is damaged, or no WAV file")
+        raise _error(name, path, "it is damaged, or not a WAV file")
     kind, channels, rate, _, _, bits = _FORMAT.unpack_from(chunks[b"fmt "])
     fmt = chunks[b"fmt "]
     if kind == _EXTENSIBLE and fmt[_GUID_AT + 2 : _GUID_AT + 16] == _GUID_END:

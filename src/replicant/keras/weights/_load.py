@@ -59,7 +59,7 @@ def load_weights(
         What was taken, left in the file, missing in it, and mismatched.
 
     Raises:
-        ArgumentTypeError: If `model` is no Keras model.
+        ArgumentTypeError: If `model` is not a Keras model.
         ArgumentError: If the model is not built, both `by_name` and `rename` are given, or `rename` makes an unknown name.
         CheckpointError: If the file is missing, damaged or unknown, does not fit, or if nothing in it is for the model.
         ConfigurationError: If a package that reads the file is not installed.

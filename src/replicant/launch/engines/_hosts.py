@@ -22,7 +22,7 @@ def parse_hosts(hosts: Sequence[str]) -> dict[str, int]:
     for text in hosts:
         match = re.fullmatch(r"((?:[A-Za-z0-9._-]+@)?[A-Za-z0-9_.][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,3}))?", text)
         if match is None:
-            ipv6 = " An IPv6 address is no HOST: workers reach each other over IPv4." if text.count(":") > 1 else ""
+            ipv6 = " An IPv6 address is not a HOST: workers reach each other over IPv4." if text.count(":") > 1 else ""
             raise ArgumentError(
                 f"--hosts: {text!r} is neither HOST nor HOST:WORKERS, with 1 to 9999 workers.{ipv6} Write it as in node1:4,node2:4."
             )
@@ -52,7 +52,7 @@ def read_hosts_file(path: Path) -> list[str]:
         match = re.fullmatch(r"([^\s:=,]+)(?:(?::| slots=)([1-9][0-9]{0,3}))?", " ".join(words))
         if match is None:
             raise ArgumentError(
-                f"--hosts-file {str(path)!r}, line {number}: {line.strip()!r} is no host. Write HOST, HOST:N or HOST slots=N, "
+                f"--hosts-file {str(path)!r}, line {number}: {line.strip()!r} is not a host. Write HOST, HOST:N or HOST slots=N, "
                 "with N from 1 to 9999."
             )
         found.append(match[1] if match[2] is None else f"{match[1]}:{match[2]}")

@@ -71,7 +71,7 @@ class Job:
         for word in (self.image, str(self.settings.log_dir or ""), *self.engine_args, *self.argv):
             if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in word):
                 raise ArgumentError(
-                    f"{word!a} is no text in UTF-8, so it cannot stand in a job for {self.engine}. Rename the file, or change the "
+                    f"{word!a} is not UTF-8 text, so it cannot be part of a job for {self.engine}. Rename the file, or change the "
                     "argument."
                 )
 

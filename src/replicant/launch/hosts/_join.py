@@ -37,8 +37,8 @@ def key_of_nodes(environ: Mapping[str, str]) -> str:
     key = job_key(environ)
     if not key:
         raise ClusterError(
-            f"{JOB_KEY} is not set. Nodes prove by it that they are of the same job. Make a key with `openssl rand -hex 32`, and "
-            f"set the same one on all nodes: export {JOB_KEY}=..."
+            f"{JOB_KEY} is not set. Nodes use it to prove that they belong to one job. Make a key with `openssl rand -hex 32`, "
+            f"and set the same one on all nodes: export {JOB_KEY}=..."
         )
     return key
 
@@ -151,7 +151,7 @@ class Joining:
         """Prove that this node knows the key, and check node 0's proof.
 
         Raises:
-            ClusterError: If the other end is no node 0 of this job, or turns this node away.
+            ClusterError: If the other end is not node 0 of this job, or turns this node away.
             OSError: If the connection ends.
         """
         deadline = time.monotonic() + _HANDSHAKE_SECONDS

@@ -147,13 +147,13 @@ def own_address(host: str, what: str, advice: str) -> str:
     try:
         number = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        raise ConfigurationError(f"{what}: it stands for no IPv4 address on {here} ({error}). {advice}") from error
+        raise ConfigurationError(f"{what}: it does not stand for an IPv4 address on {here} ({error}). {advice}") from error
     with socket.socket() as probe:
         try:
             probe.bind((number, 0))
         except OSError as error:
             which = f"{number} is" if number == host else f"it stands for {number}, which is"
-            raise ConfigurationError(f"{what}, but {which} no address of {here} ({error.strerror}). {advice}") from error
+            raise ConfigurationError(f"{what}, but {which} not an address of {here} ({error.strerror}). {advice}") from error
     return number
 
 

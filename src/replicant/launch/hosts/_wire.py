@@ -131,7 +131,7 @@ class Wire:
             self.is_open, self.problem = False, problem
 
     def _check(self, line: bytes) -> Message | None:
-        """The message of a line, or None if it is no message of the other end."""
+        """The message of a line, or None if it is not a message of the other end."""
         number, _, text = line.partition(b" ")
         other = AGENT if self._side == LAUNCHER else LAUNCHER
         expected = self._proof(other, self._read, text.decode(errors="replace"))
@@ -141,7 +141,7 @@ class Wire:
                 message = read_json(text, _MAX_LINE, halves=True)  # a command may name such files
                 if isinstance(message, dict):
                     return message
-                self._end(f"a line came that is no object: {message!r:.200}")
+                self._end(f"a line came that is not an object: {message!r:.200}")
             except ValueError as error:
                 self._end(f"a line came that {error}")
             return None

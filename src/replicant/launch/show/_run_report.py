@@ -51,7 +51,7 @@ def run_report(run: str | Path, job: int | None = None) -> RunReport:
 
     Raises:
         ArgumentError: If `run` is a URL, or no run log that can be read, or has no such job.
-        ArgumentTypeError: If `run` is no path.
+        ArgumentTypeError: If `run` is not a path.
 
     >>> import replicant, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")

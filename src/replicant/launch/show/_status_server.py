@@ -159,12 +159,12 @@ class StatusServer:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, UnicodeDecodeError):
-            return _response(400, "This is no HTTP request.")
+            return _response(400, "This is not an HTTP request.")
         request, *lines = head.split("\r\n")[:-2]
         words = request.split(" ")
         headers = [_HEADER.fullmatch(line) for line in lines]
         if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or None in headers:
-            return _response(400, "This is no HTTP request.")
+            return _response(400, "This is not an HTTP request.")
         hosts = [header["value"] for header in headers if header and header["name"].lower() == "host"]
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return _response(403, f"The host must be {' or '.join(sorted(self._hosts))}.")

@@ -80,7 +80,7 @@ class _Worker:
     state: State
     at: float = 0.0  # when the state began, or when a replacement that is due starts
     has_come: bool = False  # whether it has said hello
-    has_computed: bool = False  # whether it is no replacement, or one that has been told to go
+    has_computed: bool = False  # whether it is not a replacement, or one that has been told to go
     first_step: int = 0  # its last step before the current generation
 
     def enter(self, state: State, now: float) -> None:

@@ -320,7 +320,7 @@ _codes: dict[str, Any] = {}  # of the functions of JAX that ask for the array
 
 
 def _asks_for_an_array(number: Number, name: str, frame: Any) -> bool:
-    """Return whether JAX may have the tracer in place of the number. To others, such as ``jnp.power``, it is no array."""
+    """Return whether JAX may have the tracer in place of the number. To others, such as ``jnp.power``, it is not an array."""
     if name == "dimension_as_value":
         return frame.f_code is _codes.get("trace")
     if frame.f_code.co_name == "<listcomp>":

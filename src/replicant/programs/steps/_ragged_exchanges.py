@@ -161,6 +161,6 @@ def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:
         listing = ", ".join(f"replica {r}: {list(row)}" for r, row in enumerate(rows))
         raise RaggedStepError(
             "merge_call needs arguments of the same structure on all replicas, with arrays in the same places; got "
-            f"{listing} (None stands for an array)."
+            f"{listing} (None means an array)."
         )
     return [x[0] if all(is_same_object(x[0], other) for other in x) else PerReplica(x) for x in zip(*rows, strict=True)]

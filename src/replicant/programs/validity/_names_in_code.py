@@ -100,7 +100,7 @@ def _names_in_text(constant: Any) -> Iterator[str]:
         return
     texts = [constant]
     if "{" in constant:
-        with suppress(ValueError):  # it is no format
+        with suppress(ValueError):  # it is not a format
             texts += [field for _, field, _, _ in string.Formatter().parse(constant) if field]
     for text in texts:
         parts = text.split(".")

@@ -17,7 +17,7 @@ from ..jaxprs._primitive_names import AGREEING, CALLS, EXCHANGES, INDEX
 
 
 def body_of_call(eqn: jex.JaxprEqn) -> ClosedJaxpr | jex.Jaxpr | None:
-    """Return the body that an equation calls with its operands; None if the equation is no such call."""
+    """Return the body that an equation calls with its operands; None if the equation is not such a call."""
     if eqn.primitive.name not in CALLS:
         return None
     bodies = [param for param in eqn.params.values() if isinstance(param, ClosedJaxpr | jex.Jaxpr)]

@@ -113,7 +113,7 @@ def _reordered(traced: tuple[Any, list[Any]]) -> Any:
 
 
 def _of_leaves(args: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
-    """Return a gradient for each leaf of the arguments. None stands for zeros."""
+    """Return a gradient for each leaf of the arguments. None means zeros."""
 
     def part_of(x: Any, part: Any) -> Any:
         return jnp.zeros(jnp.shape(x), jnp.result_type(x)) if part is None else jnp.asarray(part)

@@ -25,7 +25,7 @@ def check_cover(file: Any, key: str, shape: tuple[int, ...], boxes: Sequence[Box
     full = [box for box in boxes if math.prod(sizes_of(box))]
     corners = [sorted({place for box in full for place in box[axis]}) for axis in range(len(shape))]
     sizes = [max(len(each) - 1, 0) for each in corners]
-    require(math.prod(sizes) <= _MOST_CELLS, file, f"the {len(boxes)} slices of {shown(key)} are no grid, nor nearly one")
+    require(math.prod(sizes) <= _MOST_CELLS, file, f"the {len(boxes)} slices of {shown(key)} are not a grid, or nearly one")
     places = [{place: i for i, place in enumerate(each)} for each in corners]
     cells = np.zeros(sizes, bool)
     for box in full:

@@ -72,7 +72,7 @@ def check_version(file: Any, message: memoryview) -> None:
                 f"{_VERSION}. Upgrade Replicant, or save again with an older TensorFlow."
             )
         if number == 3 and _VERSION in packed_integers(value):
-            raise CheckpointError(f"{file} says that readers of version {_VERSION} of the format, as this one, must not read it.")
+            raise CheckpointError(f"{file} says that readers of version {_VERSION} of the format, like this one, must not read it.")
 
 
 def entry_of(message: memoryview) -> Entry:

@@ -21,7 +21,7 @@ def checked_part(key: str, index: Sequence[Any], shape: tuple[int, ...]) -> Box:
     box = box_of(index, shape) if is_index else ()
     if not is_index or not all(0 <= start <= stop <= size for (start, stop), size in zip(box, shape, strict=True)):
         raise ArgumentError(
-            f"read_part: {index!r} is no part of {shown(key)}, whose shape is {shape}. Pass a tuple of one slice for each axis, "
+            f"read_part: {index!r} is not part of {shown(key)}, whose shape is {shape}. Pass a tuple of one slice for each axis, "
             "within it and with step 1."
         )
     return box

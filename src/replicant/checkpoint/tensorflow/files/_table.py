@@ -50,7 +50,7 @@ class Table:
         file: The file.
 
     Raises:
-        CheckpointError: If it cannot be read, or is no table.
+        CheckpointError: If it cannot be read, or is not a table.
     """
 
     def __init__(self, file: FileBytes):

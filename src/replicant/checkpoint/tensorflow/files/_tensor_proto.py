@@ -44,7 +44,7 @@ def values_of(message: memoryview, number: int, dtype: np.dtype, count: int) -> 
 
 def _raw(data: memoryview, dtype: np.dtype) -> np.ndarray:
     if len(data) % dtype.itemsize:
-        raise MessageError(f"its {len(data)} bytes are no whole number of values of dtype {dtype}")
+        raise MessageError(f"its {len(data)} bytes are not a whole number of values of dtype {dtype}")
     return np.frombuffer(data, np.uint8).copy().view(dtype)
 
 

@@ -64,7 +64,7 @@ def _check_output(inputs: Sequence[Path], output: Path) -> None:
     if source.is_file() and target.suffix != source.suffix:
         raise CommandError(f"--output must be a {source.suffix} file, as the input is. Received: {output}.")
     if source.is_dir() and target.exists() and not target.is_dir():
-        raise CommandError(f"{output} exists already, and is no folder. Remove it, or name another --output.")
+        raise CommandError(f"{output} exists already, and is not a folder. Remove it, or name another --output.")
 
 
 def _files_in(folder: Path, unread: list[str]) -> Iterator[Path]:

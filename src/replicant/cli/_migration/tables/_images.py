@@ -109,7 +109,7 @@ ADVICE = {
     "image.decode_and_crop_jpeg": "np.asarray(PIL.Image.open(io.BytesIO(data)).crop((left, top, right, bottom))), in dataset.map",
     "image.encode_jpeg": 'PIL.Image.fromarray(image).save(file, "JPEG")',
     "image.encode_png": 'PIL.Image.fromarray(image).save(file, "PNG")',
-    "image.non_max_suppression": "a NumPy loop on the host: the number of boxes that are left is no shape that JAX knows",
+    "image.non_max_suppression": "a NumPy loop on the host: the number of boxes that are left is not a shape that JAX knows",
     "image.per_image_standardization": (
         "(x - mean) / keras.ops.maximum(std, x.size**-0.5), with keras.ops.mean and std over the last three axes and keepdims=True"
     ),

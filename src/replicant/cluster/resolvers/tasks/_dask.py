@@ -16,5 +16,5 @@ def sign(environ: Environ) -> str | None:
         return None
     try:
         return f"distributed.get_worker()={distributed.get_worker().address}"
-    except ValueError:  # it is no worker
+    except ValueError:  # it is not a worker
         return None

@@ -57,5 +57,5 @@ def _context() -> Any:
     try:
         context = get_context()
         return context if isinstance(context.get_world_size(), int) else None
-    except RuntimeError:  # this process has imported Ray Train, but it is no worker
+    except RuntimeError:  # this process has imported Ray Train, but it is not a worker
         return None

@@ -43,7 +43,7 @@ class HeldReader(Numbered):
             rows = [usable_rows(each[chosen]) for each in self.arrays]
         except ValueError as error:
             raise DatasetError(
-                f"{self.form.name}: the rows from {start} on of {self.path!r} are no texts: {error}. Copy or write the file again."
+                f"{self.form.name}: the rows from {start} on of {self.path!r} are not texts: {error}. Copy or write the file again."
             ) from error
         return Block(self.structure, [*map(Dense, rows)], len(rows[0]))
 
@@ -70,7 +70,7 @@ def arrays_of_archive(
     """Return the arrays in a ``.npz`` file that are to be read, and the names of all.
 
     Raises:
-        DatasetError: If it is damaged, they are no arrays that can be read, or they have more than ``most`` bytes.
+        DatasetError: If it is damaged, they are not arrays that can be read, or they have more than ``most`` bytes.
     """
     with _explained(method, file.path):
         archive = zipfile.ZipFile(cast("BinaryIO", Seeking(file)))
@@ -89,7 +89,9 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
         raise NotArrayError(f"{where} is compressed or encrypted in a way that NumPy does not write")
     if not info.filename.endswith(".npy"):
-        raise NotArrayError(f"{where} is no array, because its name does not end in .npy. Leave it out: name others in `columns`")
+        raise NotArrayError(
+            f"{where} is not an array, because its name does not end in .npy. Leave it out: name others in `columns`"
+        )
     data = bytearray()  # grows with what is there, whatever the archive says
     with archive.open(info) as stream:
         while len(data) <= info.file_size and (piece := stream.read(PIECE)):
@@ -115,7 +117,7 @@ def _explained(method: str, path: str) -> Iterator[None]:
         raise DatasetError(f"{method}: {path!r} {error}.") from error
     except _DAMAGE as error:
         raise DatasetError(
-            f"{method}: {path!r} is no complete archive of arrays ({error}). Copy or write the file again."
+            f"{method}: {path!r} is not a complete archive of arrays ({error}). Copy or write the file again."
         ) from error
 
 

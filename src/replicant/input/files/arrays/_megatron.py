@@ -56,7 +56,7 @@ class Megatron(NumberedFormat):
         """Return what the head of an index says.
 
         Raises:
-            DatasetError: If it is no index, or damaged.
+            DatasetError: If it is not an index, or damaged.
         """
         data = index[:_HEAD_BYTES]
         if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):

@@ -19,7 +19,7 @@ _SIZE = re.compile(r"\d{1,19}L?")  # Python 2 has written an L
 
 
 class NotArrayError(ValueError):
-    """Bytes are no array that can be read. The message is the end of a sentence that begins with their name."""
+    """Bytes are not array that can be read. The message is the end of a sentence that begins with their name."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,9 +74,9 @@ def usable_rows(rows: np.ndarray) -> np.ndarray:
     """
     if rows.dtype.kind == "U":
         rows = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
-        codes = rows.view(np.uint32)  # `astype` checks nothing, and may return something that is no text, or end in a SystemError
+        codes = rows.view(np.uint32)  # `astype` checks nothing, and may return what is not a text, or end in a SystemError
         if len(wrong := codes[(codes > _MOST_CODE) | (codes & ~np.uint32(0x7FF) == _HALVES)]):
-            raise ValueError(f"{wrong[0]:#x} is no character")
+            raise ValueError(f"{wrong[0]:#x} is not a character")
     if rows.dtype.kind in "US":
         return rows.astype(object)
     if rows.dtype == np.bool_:
@@ -97,7 +97,7 @@ class RowsFormat(NumberedFormat):
         """Return where the rows of a file are, all of which it has.
 
         Raises:
-            DatasetError: If it is no such file, or damaged.
+            DatasetError: If it is not such a file, or damaged.
         """
 
     def opened(self, path: str) -> Numbered:
@@ -112,7 +112,7 @@ class RowsFormat(NumberedFormat):
         """Return where the rows of a file are.
 
         Raises:
-            DatasetError: If it is no such file, or damaged, or its rows have too many bytes.
+            DatasetError: If it is not such a file, or damaged, or its rows have too many bytes.
         """
         layout = self.layout(file)
         if layout.count and layout.row_bytes > self.most_row_bytes:
@@ -120,9 +120,9 @@ class RowsFormat(NumberedFormat):
         return layout
 
     def no_text(self, path: str, start: int, error: ValueError) -> DatasetError:
-        """Return the error of rows that are no texts."""
+        """Return the error of rows that are not texts."""
         return DatasetError(
-            f"{self.name}: the rows from {start} on of {path!r} are no texts: {error}. Copy or write the file again."
+            f"{self.name}: the rows from {start} on of {path!r} are not texts: {error}. Copy or write the file again."
         )
 
     def has_index(self, path: str) -> bool:

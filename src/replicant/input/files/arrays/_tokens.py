@@ -67,7 +67,7 @@ class Tokens(RowsFormat):
         count, rest = divmod(len(file), self.dtype.itemsize)
         if rest:
             raise DatasetError(
-                f"{self.name}: {file.path!r} has {len(file)} bytes, which are no whole number of token ids of {self.dtype}. "
+                f"{self.name}: {file.path!r} has {len(file)} bytes, which are not a whole number of token ids of {self.dtype}. "
                 f"Pass the "
                 "dtype that the program has written, or copy the file again."
             )

@@ -104,7 +104,7 @@ class HuggingFaceRows(Foreign):
         if state and state["next"] and state["rows"] != self.digest:
             raise DatasetError(
                 f"{_METHOD}: the position was saved from other rows, or from the same ones in another order. Give every `shuffle` "
-                "of the dataset a seed, make it as before, or begin the pass anew."
+                "of the dataset a seed, make it as before, or start the pass again."
             )
         return HuggingFaceRowsCursor(self, state["next"] if state else 0)
 

@@ -87,8 +87,9 @@ def undecoded(feature: Any) -> Any:
         return [undecoded(each) for each in feature]
     if type(feature).__name__ in _STORED and feature.decode:
         return dataclasses.replace(feature, decode=False)
-    if dataclasses.is_dataclass(feature) and not isinstance(feature, type) and hasattr(feature, "feature"):
-        return dataclasses.replace(feature, feature=undecoded(feature.feature))
+    inner = getattr(feature, "feature", None)
+    if dataclasses.is_dataclass(feature) and not isinstance(feature, type) and inner is not None:
+        return dataclasses.replace(feature, feature=undecoded(inner))
     return feature
 
 
@@ -147,7 +148,7 @@ class Files:
         """Return the picture in a file, or its bytes.
 
         Raises:
-            DatasetError: If the file cannot be read, or is no picture.
+            DatasetError: If the file cannot be read, or is not a picture.
             ElementError: If there is none.
         """
         data, path = (None, None) if file is None else (file["bytes"], file["path"])
@@ -174,7 +175,7 @@ class Files:
 
     def _read(self, path: str) -> bytes:
         if not is_url(path) and Path(path).exists() and not Path(path).is_file():
-            raise DatasetError(f"{self.columns.method}: {path!r} in column {self.name!r} is no regular file.")
+            raise DatasetError(f"{self.columns.method}: {path!r} in column {self.name!r} is not a regular file.")
         stream, data, piece = FileStream(self.columns.method, path, ""), bytearray(), memoryview(bytearray(PIECE))
         try:
             while count := stream.read_into(piece):

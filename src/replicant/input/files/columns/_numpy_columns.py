@@ -109,7 +109,7 @@ class Columns:
         if is_text(kind):
             return STRING
         if pa.types.is_temporal(kind):
-            raise self._refused(kind, name, "Dates and times are no numbers: write them as int64")
+            raise self._refused(kind, name, "Dates and times are not numbers: write them as int64")
         if pa.types.is_decimal(kind):
             raise self._refused(kind, name, "Write it as float64 or int64")
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
@@ -228,7 +228,7 @@ class Columns:
             remedy = (
                 "Write empty lists and complete structs instead"
                 if pa.types.is_nested(array.type)
-                else f"Say what stands for it: {self.advice_to_fill(column, _filler(array.type))}"
+                else f"Give a value to use instead: {self.advice_to_fill(column, _filler(array.type))}"
             )
             raise ElementError(
                 f"{self.method}: column {name!r} has no value (null) in {what} of {where}; {array.null_count} are missing there. "

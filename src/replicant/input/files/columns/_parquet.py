@@ -154,7 +154,7 @@ class ParquetTables(Tables):
             else:
                 kept = self.fragment.subset(row_group_ids=[group])
                 table = self.opened.interruptible(lambda: kept.to_table(columns=names, filter=self.form.filters))
-            table.validate(full=True)  # texts that are no UTF-8 would fail where nobody knows the file
+            table.validate(full=True)  # texts that are not UTF-8 would fail where nobody knows the file
         return table
 
     @contextlib.contextmanager
@@ -286,7 +286,7 @@ def chosen(columns: Columns, where: str, schema: Any, names: tuple[str, ...] | N
         numbers = collections.Counter(schema.names)
     except UnicodeDecodeError as error:
         raise DatasetError(
-            f"{method}: {where} is damaged: the name of a column is no UTF-8 ({error}). Write the file again."
+            f"{method}: {where} is damaged: the name of a column is not UTF-8 ({error}). Write the file again."
         ) from error
     for asked, argument in ((names or (), ""), (columns.fill_null, ", which fill_null names")):
         missing = [name for name in asked if name not in numbers]

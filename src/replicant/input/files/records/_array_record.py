@@ -46,7 +46,7 @@ class ArrayRecordFile:
         module = _imported(method)
         if is_url(path):
             raise DatasetError(
-                f"{method}: {path!r} is an ArrayRecord file, and these are read on this machine only. Copy the folder."
+                f"{method}: {path!r} is an ArrayRecord file, which can only be read from a disk of this machine. Copy it to one."
             )
         try:
             with open_regular(path) as file:
@@ -55,7 +55,7 @@ class ArrayRecordFile:
             raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}. {if_not_opened(path, error)}") from error
         self.method, self.path, self._most, self.position = method, path, most, 0
         if (remedy := if_compressed(head, ())) is not None:
-            raise DatasetError(f"{method}: {path!r} is no ArrayRecord file. {remedy}")
+            raise DatasetError(f"{method}: {path!r} is not an ArrayRecord file. {remedy}")
         self._file: Any = self._answer(module.ArrayRecordReader, path, options)
         if not self._file.ok():  # only then does `close` say what is wrong; `num_records` says 0
             self._answer(self._file.close)

@@ -71,7 +71,7 @@ class FixedLenFeature:
             return np.broadcast_to(np.asarray(value, self.dtype), self.shape)
         except (TypeError, ValueError) as error:
             raise ArgumentError(
-                f"FixedLenFeature: default_value {self.default_value!r} is no {self.dtype} array of shape {self.shape}."
+                f"FixedLenFeature: default_value {self.default_value!r} is not an array of {self.dtype} with shape {self.shape}."
             ) from error
 
 

@@ -281,7 +281,7 @@ class TFRecordWriter:
                     with contextlib.suppress(OSError):
                         Path(self.path).unlink()
             raise DatasetError(
-                f"TFRecordWriter: cannot write {self.path!r}: {error.strerror}. Nothing of it is kept. Make room there, or choose "
+                f"TFRecordWriter: cannot write {self.path!r}: {error.strerror}. None of it is kept. Make room there, or choose "
                 "another path."
             ) from error
 

@@ -105,7 +105,7 @@ def _dtype(name: str) -> np.dtype:
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of bytes or elements")
+        raise ValueError(f"{value!r} is not a number of bytes or elements")
     return value
 
 

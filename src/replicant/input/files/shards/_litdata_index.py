@@ -55,7 +55,7 @@ class LitIndex:
         if names is not None:
             has = list(tree) if isinstance(tree, dict) else []
             if missing := [name for name in names if name not in has]:
-                told = has or "none, because items are no dicts"
+                told = has or "none, because items are not dicts"
                 raise DatasetError(f"{METHOD}: there is no column {missing[0]!r} in {self.path!r}. Its columns are {told}.")
             tree = {name: tree[name] for name in names}
         found: dict[int, Leaf] = {}
@@ -99,7 +99,7 @@ def read_index(folder: str) -> LitIndex:
     if not found["chunks"]:
         return LitIndex(path, (), (), (), "", loader == "TokensLoader")
     if not isinstance(formats, list) or not all(isinstance(each, str) for each in formats):
-        raise _wrong(path, f"its data_format is {formats!r}, which is no list of texts")
+        raise _wrong(path, f"its data_format is {formats!r}, which is not a list of texts")
     level = _level(path, config)
     chunks = [_chunk(path, folder, number, each) for number, each in enumerate(found["chunks"])]
     if len({chunk.path for chunk in chunks}) < len(chunks):
@@ -111,7 +111,7 @@ def read_index(folder: str) -> LitIndex:
 
 
 def _wrong(path: str, what: str) -> DatasetError:
-    return DatasetError(f"{METHOD}: {path!r} is no index of LitData: {what}. Copy or write the folder again.")
+    return DatasetError(f"{METHOD}: {path!r} is not an index of LitData: {what}. Copy or write the folder again.")
 
 
 def _refused(path: str, what: str) -> DatasetError:
@@ -148,7 +148,7 @@ def _tree(path: str, text: Any) -> tuple[Any, int]:
     try:
         version, found = read_json(text.encode(), _MOST_BYTES)
     except (AttributeError, TypeError, ValueError) as error:
-        raise _wrong(path, f"its data_spec is no structure ({error})") from error
+        raise _wrong(path, f"its data_spec is not a structure ({error})") from error
     if version != 1:
         raise _wrong(path, f"its data_spec has version {version!r}, and 1 is read")
     numbers = iter(range(1 << 20))
@@ -159,7 +159,7 @@ def _branch(path: str, node: Any, numbers: Iterator[int]) -> Any:
     kind = node.get("type", "") if isinstance(node, dict) else ""
     children = node.get("children_spec") if isinstance(node, dict) else None
     if not isinstance(children, list):
-        raise _wrong(path, "its data_spec is no structure")
+        raise _wrong(path, "its data_spec is not a structure")
     if kind is None and not children:
         return next(numbers)
     if kind in ("builtins.list", "builtins.tuple"):

@@ -59,7 +59,7 @@ class Leaf:
         """Return the values that begin at these places, which are in the bytes.
 
         Raises:
-            WrongItem: If one is no such value, or has another dtype or number of dimensions than ``spec`` says.
+            WrongItem: If one is not such a value, or has another dtype or number of dimensions than ``spec`` says.
         """
         if self.kind in ("text", "bytes"):
             return self._texts(data, begins, sizes)

@@ -112,21 +112,21 @@ def _whole_number(data: bytes) -> np.int64:
     try:
         return np.int64(int(_text(data)))
     except (ValueError, OverflowError) as error:
-        raise DamagedError(f"{data[:40]!r} is no whole number of 64 bits") from error
+        raise DamagedError(f"{data[:40]!r} is not a whole number of 64 bits") from error
 
 
 def _number(data: bytes) -> np.float64:
     try:
         return np.float64(float(_text(data)))
     except ValueError as error:
-        raise DamagedError(f"{data[:40]!r} is no number") from error
+        raise DamagedError(f"{data[:40]!r} is not a number") from error
 
 
 def _json(data: bytes) -> Any:
     try:
         return json_value(data)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"it is no JSON: {error}") from error
+        raise DamagedError(f"it is not JSON: {error}") from error
 
 
 def _of_arrays(encoding: str, settings: str) -> Decoder:
@@ -155,7 +155,7 @@ def _array(data: bytes, dtype: np.dtype | None, shape: tuple[int, ...] | None) -
         values = np.frombuffer(data[at:], dtype)
         return values.reshape(shape).astype(dtype.newbyteorder("="))  # a copy, which does not keep the sample in memory
     except (ValueError, KeyError, IndexError, OverflowError) as error:
-        raise DamagedError(f"it is no array: {error}") from error
+        raise DamagedError(f"it is not an array: {error}") from error
 
 
 _TEXT = Decoder(_text, None, TensorSpec((), STRING))

@@ -58,7 +58,7 @@ def read_index(folder: str) -> tuple[list[Shard], tuple[Column, ...]]:
     for number, each in enumerate(found["shards"]):
         where = f"shard {number}"
         if not isinstance(each, dict):
-            raise _wrong(path, f"{where} is no object")
+            raise _wrong(path, f"{where} is not an object")
         its = _columns(path, where, each)
         columns = columns or its
         if its != columns:
@@ -79,7 +79,7 @@ def _loaded(path: str) -> Any:
 
 
 def _wrong(path: str, what: str) -> DatasetError:
-    return DatasetError(f"{_METHOD}: {path!r} is no index of MDS shards: {what}. Copy or write the folder again.")
+    return DatasetError(f"{_METHOD}: {path!r} is not an index of MDS shards: {what}. Copy or write the folder again.")
 
 
 def listed(columns: tuple[Column, ...]) -> str:
@@ -133,5 +133,5 @@ def _facts(path: str, where: str, folder: str, found: Any) -> FileFacts:
     if not is_below(name):
         raise _wrong(path, f"{where} is {name!r}, which is not below the folder")
     if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):
-        raise _wrong(path, f"{where} has hashes that are no texts")
+        raise _wrong(path, f"{where} has hashes that are not texts")
     return FileFacts(joined(folder, name), found["bytes"], hashes)

@@ -51,7 +51,7 @@ class Column:
             value = np.inf
         except ValueError:
             value = None
-        raise ElementError(f"field {number} is {text!r}, which is {'no' if value is None else 'beyond'} {self.dtype.name}")
+        raise ElementError(f"field {number} is {text!r}, which is {'not' if value is None else 'beyond'} {self.dtype.name}")
 
 
 def _whole(text: str, dtype: np.dtype) -> Any:
@@ -81,7 +81,7 @@ class CsvParser:
         """Return the values of the selected fields.
 
         Raises:
-            ElementError: If the record is no CSV, or does not have the expected fields.
+            ElementError: If the record is not CSV, or does not have the expected fields.
         """
         try:
             texts = self._chosen(fields(record, self.delimiter, self.quotes, self.max_record_bytes))

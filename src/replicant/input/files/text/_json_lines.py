@@ -86,9 +86,9 @@ class JsonLines(FileFormat):
         try:
             found = json_value(line, parse_float)
         except (ValueError, RecursionError) as error:
-            raise ElementError(f"it is no JSON: {error}") from error
+            raise ElementError(f"it is not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise ElementError(f"it is no object but {type(found).__name__}")
+            raise ElementError(f"it is not an object but {type(found).__name__}")
         names = found if self.names is None else self.names
         missing = {**self.fill_null}
         element = {
@@ -96,7 +96,7 @@ class JsonLines(FileFormat):
         }
         for name, value in element.items():
             if value is None:
-                raise ElementError(f"column {name!r} has no value; say what stands for it: {_filler(name, spec)}")
+                raise ElementError(f"column {name!r} has no value; give a value to use instead: {_filler(name, spec)}")
         return element
 
     def check_finite(self, line: bytes) -> None:
@@ -202,7 +202,7 @@ class JsonReader(FileReader):
         return made
 
     def skip(self, count: int) -> int:
-        return Reader.skip(self, count)  # blank lines are no elements
+        return Reader.skip(self, count)  # blank lines are not elements
 
     def _at_line(self, error: DatasetError, line: bytes, number: int) -> ElementError:
         offset = int(self.offsets[number])

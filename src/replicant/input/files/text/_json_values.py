@@ -29,4 +29,4 @@ def json_value(data: bytes, parse_float: Callable[[str], Any] | None = None) -> 
         text = data.decode("utf-8-sig")  # of bytes, json takes halves of characters, too
         return json.loads(text, parse_float=parse_float)
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is no UTF-8: {error.reason} at byte {error.start}") from error
+        raise ValueError(f"it is not UTF-8: {error.reason} at byte {error.start}") from error

@@ -156,7 +156,7 @@ class ClassLabel(Feature):
         try:
             names = [name for line in data.decode().split("\n") if (name := line.strip())]
         except UnicodeDecodeError as error:
-            raise DatasetError(f"tfds_info: {path!r} is no UTF-8: {error.reason} at byte {error.start}. Copy it again.") from error
+            raise DatasetError(f"tfds_info: {path!r} is not UTF-8: {error.reason} at byte {error.start}. Copy it again.") from error
         if self.num_classes is not None and len(names) != self.num_classes:
             raise DatasetError(
                 f"tfds_info: {path!r} has {len(names)} names, but features.json says that {self.path!r} has {self.num_classes} "

@@ -61,7 +61,7 @@ def read_features(folder: str) -> dict[str, Tree]:
         raise DatasetError(f"{METHOD}: {place.file!r} does not describe features: {error}. Copy the folder again.") from error
     features = _feature(place, found)
     if not isinstance(features, dict):
-        raise place.wrong("is no dict of features", "Write the folder again, with a FeaturesDict.")
+        raise place.wrong("is not a dict of features", "Write the folder again, with a FeaturesDict.")
     seen: set[str] = set()
     for each in leaves_of(features):
         for name in each.stored:
@@ -74,7 +74,7 @@ def read_features(folder: str) -> dict[str, Tree]:
 def _feature(place: _Place, found: Any) -> Tree:
     """The feature that a value of JSON describes."""
     if not isinstance(found, dict):
-        raise place.wrong("is no object")
+        raise place.wrong("is not an object")
     name = found.get("pythonClassName", found.get("type"))
     kind = name.rpartition(".")[2] if isinstance(name, str) and name.startswith(_PACKAGE) else None
     if kind not in _KINDS:
@@ -210,7 +210,7 @@ def _shape(place: _Place, content: dict[str, Any]) -> Shape:
     shape = content.get("shape", [])
     sizes = shape.get("dimensions", []) if isinstance(shape, dict) else shape
     if not isinstance(sizes, list):
-        raise place.wrong(f"has the shape {shape!r}, which is no list of sizes")
+        raise place.wrong(f"has the shape {shape!r}, which is not a list of sizes")
     return tuple(None if size is None else _size(place, size) for size in sizes)
 
 

@@ -99,7 +99,7 @@ class Examples(Format):
         """Return the columns of records, of which the first is record ``number`` of a file. What is encoded stays so.
 
         Raises:
-            WrongExample: If one is no Example, or has other values than its features say.
+            WrongExample: If one is not an Example, or has other values than its features say.
         """
         stored = stored_values(records, self.stored)
         if stored is None:

@@ -117,7 +117,7 @@ def _loaded(file: str) -> dict[str, Any]:
     except NotJsonError as error:
         raise _wrong(file, str(error)) from error
     if not isinstance(found, dict):
-        raise _wrong(file, "it is no object")
+        raise _wrong(file, "it is not an object")
     return found
 
 
@@ -184,4 +184,4 @@ def _nest(file: str, node: Any) -> Any:
         named = node.get("dict")
         if isinstance(named, dict) and isinstance(named.get("dict"), dict):
             return {name: _nest(file, each) for name, each in named["dict"].items()}
-    raise _wrong(file, f"'supervisedKeys' has {node!r}, which is no feature, tuple or dict")
+    raise _wrong(file, f"'supervisedKeys' has {node!r}, which is not a feature, tuple or dict")

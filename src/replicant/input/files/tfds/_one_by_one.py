@@ -16,14 +16,14 @@ def stored_one_by_one(records: list[bytes], kinds: Mapping[str, int]) -> dict[st
     """Return the values of these names, which are lists of these kinds.
 
     Raises:
-        WrongExample: If a record is no Example, or has a list of another kind.
+        WrongExample: If a record is not an Example, or has a list of another kind.
     """
     found: list[dict[str, Values]] = []
     for row, record in enumerate(records):
         try:
             found.append(decode_example(record))
         except WireError as error:
-            raise WrongExample(row, "", f"is no serialized tf.train.Example: {error}") from error
+            raise WrongExample(row, "", f"is not a serialized tf.train.Example: {error}") from error
     return {name: _stored([example.get(name, _NOTHING) for example in found], name, kind) for name, kind in kinds.items()}
 
 

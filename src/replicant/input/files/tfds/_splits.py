@@ -90,7 +90,7 @@ def _range(method: str, part: str, bounds: str, split: Split) -> tuple[int, int]
     if len(ends) == 1 and ends[0].unit == "shard" and ends[0].value is not None:  # train[2shard]
         ends.append(_Bound(str(_number(method, part, ends[0].value, "shard") + 1), "shard"))
     elif len(ends) != 2 or all(end.value is None for end in ends):
-        raise ArgumentError(f"{method}: {part!r} is no slice: a slice has two ends, at least one of them written. {_EXAMPLES}.")
+        raise ArgumentError(f"{method}: {part!r} is not a slice: a slice has two ends, at least one of them written. {_EXAMPLES}.")
     units = {end.unit for end in ends if end.unit is not None}
     if len(units) > 1:
         raise ArgumentError(f"{method}: {part!r} has its ends in {' and '.join(sorted(units))}. Write both in the same unit.")
@@ -102,7 +102,7 @@ def _range(method: str, part: str, bounds: str, split: Split) -> tuple[int, int]
 def _bound(method: str, part: str, text: str) -> _Bound:
     found = _BOUND.fullmatch(text)
     if found is None:
-        raise ArgumentError(f"{method}: {text!r} in {part!r} is no number of examples, percent or shards. {_EXAMPLES}.")
+        raise ArgumentError(f"{method}: {text!r} in {part!r} is not a number of examples, percent or shards. {_EXAMPLES}.")
     return _Bound(found["value"], found["unit"])
 
 
@@ -111,7 +111,7 @@ def _number(method: str, part: str, text: str, unit: str) -> float:
         number = float(text) if unit == "%" else int(text)
     except ValueError:
         whole = "number" if unit == "%" else "whole number"
-        raise ArgumentError(f"{method}: {text!r} in {part!r} is no {whole}. {_EXAMPLES}.") from None
+        raise ArgumentError(f"{method}: {text!r} in {part!r} is not a {whole}. {_EXAMPLES}.") from None
     if unit == "%" and abs(number) > 100:
         raise ArgumentError(f"{method}: {part!r} has {number:g} percent. Percents are -100 to 100.")
     return number

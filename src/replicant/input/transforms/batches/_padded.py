@@ -13,7 +13,7 @@ from ...graph._memory import check_room
 from ...graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ._batch import Batch
 
-# Sizes to pad to; None stands for the largest in the batch.
+# Sizes to pad to; None means the largest in the batch.
 Shape = tuple[int | None, ...]
 
 
@@ -21,7 +21,7 @@ Shape = tuple[int | None, ...]
 class PaddedBatch(Batch):
     """Like `Batch`, but each component is padded to its shape, or in every dimension if ``shapes`` is None.
 
-    ``values`` is one value, or a structure of them; None stands for 0, False or an empty string.
+    ``values`` is one value, or a structure of them; None means 0, False or an empty string.
     """
 
     shapes: Any = None

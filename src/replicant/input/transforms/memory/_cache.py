@@ -118,7 +118,7 @@ class Cache(OneInput):
             if state is None:
                 raise
             raise DatasetError(
-                f"{self.label}: the position is of a pass that began at {state['begin']!r:.200}, which is no place in its "
+                f"{self.label}: the position is of a pass that began at {state['begin']!r:.200}, which is not a place in its "
                 f"input ({type(error).__name__}: {error}). If the file of the cache is not one that Replicant wrote, delete it."
             ) from error
         cursor = CacheCursor(source, self.store, self.strict)

@@ -94,7 +94,7 @@ def weight_table(stages: Any, count: int) -> WeightTable:
 
     Raises:
         ArgumentTypeError: If a stage does not begin at a whole number.
-        ArgumentError: If the first does not begin at 0, one does not begin after the one before it, or its weights are no weights.
+        ArgumentError: If the first does not begin at 0, one does not begin after the one before it, or its weights are invalid.
     """
     made: list[tuple[int, tuple[float, ...]]] = []
     for first, value in stages:

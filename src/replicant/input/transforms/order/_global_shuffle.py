@@ -45,7 +45,7 @@ class GlobalShuffle(OneInput, Drawing):
         if state and state.get("files", []) != found:
             raise DatasetError(
                 "global_shuffle: the files have changed since the position was saved: they have other elements, or others "
-                "are read. Put them back as they were, or begin the pass anew."
+                "are read. Put them back as they were, or start the pass again."
             )
         return GlobalShuffleCursor(self, self.draws(state), state["next"] if state else 0)
 
@@ -98,8 +98,8 @@ def globally_shuffled(node: Node, order: Order, window: int | None) -> Node:
         if type(node) is ReadFiles and type(node.input) is FileNames:
             return GroupShuffle(inputs=node.inputs, form=node.form, names=node.names, window=window, **settings)
         raise DatasetError(
-            f"global_shuffle(window={window}) reads groups of elements of files, but `{node.label}` is no dataset of named files. "
-            "Call it right behind a dataset of files that takes their names and no num_parallel_reads, such as "
+            f"global_shuffle(window={window}) reads groups of elements of files, but `{node.label}` is not a dataset of named "
+            "files. Call it directly after a dataset of files that takes their names and no num_parallel_reads, such as "
             "`ParquetDataset(files)`; for arrays, leave `window` out."
         )
     node = rewrite(node, _with_index)
@@ -126,7 +126,7 @@ def _obstacle(node: Node) -> Node:
 def _refusal(node: Node) -> str:
     if isinstance(node, ReadFiles):
         remedy = (
-            "Call `global_shuffle(window=8)` right behind it, which mixes the elements of 8 row groups, or files, at a time. Or "
+            "Call `global_shuffle(window=8)` directly after it, which mixes the elements of 8 row groups, or files, at a time. Or "
             "use `shuffle(buffer_size)`."
         )
     elif node.inputs:

@@ -84,7 +84,7 @@ class GroupShuffleCursor(Cursor):
     def _changed(self, what: str) -> DatasetError:
         return DatasetError(
             f"{self.node.form.name}: the files have changed since the position was saved: {what}. Put them back as they were, or "
-            "begin the pass anew."
+            "start the pass again."
         )
 
     def _leave(self) -> None:

@@ -30,7 +30,7 @@ class NestedOrders:
 
     @classmethod
     def at(cls, state: list[int] | None) -> "NestedOrders":
-        """Return the orders at a position. None stands for a position of an older version, which has no orders."""
+        """Return the orders at a position. None means a position of an older version, which has no orders."""
         if state is None:
             return cls(known=False)
         entropy, iteration, pass_, drawn = state
