@@ -26,12 +26,14 @@ class Part:
         title: Its title in the report.
         command: What it runs, without the interpreter.
         seconds: Its deadline.
+        least: The seconds that parts before it leave to it. With less, it is not begun.
     """
 
     name: str
     title: str
     command: tuple[str, ...]
     seconds: float
+    least: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,7 @@ def all_parts(folder: Path, python_of_peers: str, *, dry: bool) -> list[Part]:
         python_of_peers: The interpreter that has PyTorch.
         dry: Whether sizes are tiny.
     """
-    minutes, rounds = ("0.5", "3") if dry else ("1.4", "6")
+    minutes, rounds = ("0.5", "3") if dry else ("1.2", "6")
     compared = ("--contenders", "Replicant", "torch.compile", "hand-written", "--peers-python", python_of_peers)
     limits = ("--replicas", "1", "--rounds", rounds, "--minutes", minutes, "--deadline", "80")
     training = [
@@ -65,7 +67,8 @@ def all_parts(folder: Path, python_of_peers: str, *, dry: bool) -> list[Part]:
             model,
             f"Training: {model}",
             (str(BENCHMARKS / "training.py"), "--models", model, *limits, *compared, "--json", str(training_json(folder, model))),
-            180 if dry else 130,
+            180 if dry else 120,
+            70,
         )
         for model in MODELS
     ]
@@ -73,12 +76,12 @@ def all_parts(folder: Path, python_of_peers: str, *, dry: bool) -> list[Part]:
     own = {name: (str(HERE / f"{name}.py"),) for name in ("starts", "executions", "saves", "reads", "predictions")}
     return [
         *training,
-        Part("starts", "Start to first step, and compile time", (*own["starts"], "--peers-python", python_of_peers), 150),
-        Part("executions", "`fit` with steps_per_execution", own["executions"], 60),
-        Part("saves", "A checkpoint in the background", own["saves"], 60),
-        Part("predictions", "Plan against run", own["predictions"], 90),
-        Part("reads", "Input from files", own["reads"], 90),
-        Part("tests", "tests/gpu", tests, 90),
+        Part("starts", "Start to first step, and compile time", (*own["starts"], "--peers-python", python_of_peers), 150, 70),
+        Part("executions", "`fit` with steps_per_execution", own["executions"], 60, 25),
+        Part("saves", "A checkpoint in the background", own["saves"], 60, 25),
+        Part("predictions", "Plan against run", own["predictions"], 90, 40),
+        Part("reads", "Input from files", own["reads"], 90, 50),
+        Part("tests", "tests/gpu", tests, 90, 40),
     ]
 
 
@@ -114,19 +117,19 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             process.wait(seconds)
 
 
-def run_all(parts: Sequence[Part], end: float, environment: Mapping[str, str], *, least: float = 10.0) -> list[Outcome]:
+def run_all(parts: Sequence[Part], end: float, environment: Mapping[str, str]) -> list[Outcome]:
     """Run parts one after the other until the clock ``time.monotonic`` reaches `end`. None stops the others.
 
     Args:
         parts: The parts.
         end: The time at which the last one has ended.
         environment: Variables of the environment besides those of this process.
-        least: The least seconds with which a part is begun.
     """
     outcomes = []
-    for part in parts:
-        seconds = min(part.seconds, end - time.monotonic() - 2 * _TO_END)
-        if seconds < least:
+    for i, part in enumerate(parts):
+        left = end - time.monotonic() - 2 * _TO_END
+        seconds = min(part.seconds, max(part.least, left - sum(later.least + _TO_END for later in parts[i + 1 :])))
+        if left < part.least:
             outcomes.append(Outcome(part, failed="not measured: no time was left"))
         else:
             outcomes.append(run(part, seconds, environment))
