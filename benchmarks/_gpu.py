@@ -35,6 +35,7 @@ _CALL = re.compile(r"stablehlo\.custom_call @([\w$]+|\"[^\"]+\")")
 _ROWS = re.compile(r"stablehlo\.custom_call @\S*(?:fmha|cudnn_rnn)\S*\(.* : \(tensor<(\d+)x")  # of the first input
 _CUT = re.compile(r" = (\(.*?\)|\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 _MOVES = re.compile(r"stablehlo\.(infeed|outfeed|send|recv)\b")
+_PRODUCTS = re.compile(r"stablehlo\.(?:dot_general|convolution)\b.* : \(tensor<(?:\w+x)*(\w+)>, tensor<(?:\w+x)*(\w+)>\) -> ")
 _MAIN = re.compile(r"func\.func public @main\((.*)\) -> ")
 _PARTITIONED = "CustomSPMDPartitioning"  # an operation that JAX cuts for the devices when XLA compiles
 
@@ -52,6 +53,7 @@ class Facts:
         moves: The number of transfers between host and device, and of arrays placed in the host's memory.
         has_float64: Whether it has values of 64-bit floats.
         rows: The numbers of rows that its kernels of cuDNN are given on each device. Those that JAX cuts later are not among them.
+        products: How many products of matrices and convolutions it has, by the dtypes of what is multiplied, such as "bf16".
     """
 
     exchanges: dict[str, int]
@@ -62,6 +64,7 @@ class Facts:
     moves: int
     has_float64: bool
     rows: tuple[int, ...]
+    products: dict[str, int]
 
     @property
     def callbacks(self) -> int:
@@ -133,6 +136,7 @@ def facts(text: str, state: int) -> Facts:
         len(_MOVES.findall(text)) + calls["annotate_device_placement"],
         re.search(r"\bf64\b|xf64\b", text) is not None,
         tuple(sorted({int(number) for number in _ROWS.findall(text)})),
+        dict(Counter(" x ".join(dict.fromkeys(pair)) for pair in _PRODUCTS.findall(text))),
     )
 
 

@@ -1,6 +1,7 @@
 """What all contenders train: the cases, their data, and initial weights that depend only on a weight's name. Uses only NumPy."""
 
 import dataclasses
+import os
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,10 @@ VIT_WIDTH, VIT_LAYERS = 192, 6
 RESNET50_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # filters of the 3x3 convolutions, and blocks
 RESNET50_CLASSES, SQUARE = 1000, 32  # classes, and the size of a square of one colour
 GPT2_VOCABULARY, GPT2_LENGTH, GPT2_WIDTH, GPT2_HEADS, GPT2_LAYERS = 50_304, 1024, 768, 12, 12
+DRY = bool(os.environ.get("BENCHMARK_DRY"))  # tiny cases in place of those for a GPU, on the CPU
+if DRY:
+    RESNET50_STAGES = ((8, 1), (16, 1))
+    GPT2_VOCABULARY, GPT2_LENGTH, GPT2_WIDTH, GPT2_HEADS, GPT2_LAYERS = 512, 32, 64, 2, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +96,16 @@ GPU_CASES = {
         _on_a_gpu("gpt2", "GPT-2 small, bfloat16, 1024 tokens", (GPT2_LENGTH,), 8, 10, 60, "int32"),
     )
 }
+if DRY:
+    _SIZES: dict[str, dict[str, Any]] = {
+        "cnn_bf16": {"batch": 64, "steps": 4},
+        "resnet50": {"batch": 4, "steps": 2, "shape": (64, 64, 3)},
+        "gpt2": {"batch": 2, "steps": 2, "shape": (GPT2_LENGTH,)},
+    }
+    GPU_CASES = {
+        name: dataclasses.replace(case, title=f"{case.title}, dry", gpu=False, tolerance=0.1, **_SIZES[name])
+        for name, case in GPU_CASES.items()
+    }
 ALL_CASES = CASES | GPU_CASES
 
 

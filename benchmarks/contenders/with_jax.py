@@ -79,7 +79,7 @@ def make_step(args: argparse.Namespace, model: Any, optimizer: Any) -> tuple[Any
         return jax.jit(step, donate_argnums=0), lambda values, _: jax.device_put(values)
     if one:
         return jax.jit(step, donate_argnums=0), lambda values, _: values
-    mesh, rows, same = Mesh(np.array(jax.devices()), (AXIS,)), PartitionSpec(AXIS), PartitionSpec()
+    mesh, rows, same = Mesh(np.array(jax.devices()[: args.replicas]), (AXIS,)), PartitionSpec(AXIS), PartitionSpec()
     spread = jax.shard_map(step, mesh=mesh, in_specs=(same, rows, rows), out_specs=same, check_vma=False)
     return jax.jit(spread, donate_argnums=0), lambda values, spec: jax.device_put(values, NamedSharding(mesh, spec))
 

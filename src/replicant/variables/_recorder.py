@@ -136,6 +136,7 @@ class Recorder:
         self._kept_by_jax: set[Ref] = set()  # read where JAX keeps the trace for the next call, as in a function under jax.jit
         self.contexts = ExitStack()  # of JAX, until the layer in progress ends
         self._row: Any = None  # what the loop iterates over that is traced, if it is the body of one
+        self._depth_of_loop = 0  # where that loop is
 
     def next_number(self, kind: str) -> int:
         """Return the number of the next thing of a kind in the trace. A second attempt at a part of it counts as the first."""
@@ -240,10 +241,11 @@ class Recorder:
 
     def _live_of(self, ref: Ref) -> Any:
         """Return the trace that the value of a variable belongs to."""
-        if not self._outer or self._row is not None:
+        if not self._outer:
             return self.live_trace
         lives = [self.live_trace, *[outer.live_trace for outer in reversed(self._outer)]]
-        return next(live for values, live in zip(self._maps, lives, strict=True) if ref in values)
+        layer = next(i for i, values in enumerate(self._maps) if ref in values)
+        return lives[layer if self._row is None else min(layer, self.depth - self._depth_of_loop)]
 
     @contextmanager
     def reading_in_loop(self, row: Any) -> Iterator[None]:
@@ -251,14 +253,14 @@ class Recorder:
 
         `row` is an array that the loop iterates over.
         """
-        outside = self.live_trace, self._row
+        outside = self.live_trace, self._row, self._depth_of_loop
         with jex.take_current_trace() as self.live_trace:
             pass
-        self._row = row
+        self._row, self._depth_of_loop = row, self.depth
         try:
             yield
         finally:
-            self.live_trace, self._row = outside
+            self.live_trace, self._row, self._depth_of_loop = outside
 
     def replace(self, ref: Ref, new: Any) -> None:
         """Let the code that follows read `new`. It is not an output of the program, because the servers make the change."""
