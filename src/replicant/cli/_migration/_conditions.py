@@ -18,15 +18,20 @@ class Arrays:
     Args:
         function: The function.
         name_of: Returns the name in TensorFlow that an expression stands for, without "tensorflow.", or None.
+
+    `parameters` are the function's, and `assigned` the names that it assigns, each with the place.
     """
 
     def __init__(self, function: cst.FunctionDef, name_of: Callable[[cst.CSTNode], str | None]) -> None:
         self._name_of = name_of
         parameters = [p for p in function.params.params if p.default is None and p.name.value not in ("self", "cls", "training")]
         self._parameters = {p.name.value for p in parameters}
+        self.parameters = {cst.ensure_type(p, cst.Param).name.value for p in m.findall(function.params, m.Param())}
+        self.assigned: list[tuple[str, cst.BaseExpression]] = []  # names, and where they get a value
         self._computed: set[str] = set()
         for node in m.findall(function.body, m.Assign()):
             assign = cst.ensure_type(node, cst.Assign)
+            self.assigned += [(each.target.value, each.target) for each in assign.targets if isinstance(each.target, cst.Name)]
             if self._computes(assign.value):
                 self._computed |= {code(name) for target in assign.targets for name in m.findall(target, m.Name())}
 

@@ -6,7 +6,7 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource
 
-from . import _scan
+from . import _branches, _scan
 from ._conditions import Arrays
 from ._findings import Finding
 from ._kinds import Kinds, lacks
@@ -18,7 +18,9 @@ from .tables._rewrite import Rewrite, code
 
 _RANGE_ADVICE = "in traced code, range takes Python numbers: use keras.ops.fori_loop for a number that is an array"
 _SEED_ADVICE = "in Keras, a number as seed gives the same numbers at every call: pass a keras.random.SeedGenerator(number)"
-_IF_ADVICE = "in traced code, the condition must not be an array: use keras.ops.where or jax.lax.cond instead"
+_IF_ADVICE = (
+    "in traced code, the condition must not be an array: use keras.ops.where, cond or while_loop, which may assign variables"
+)
 _DEVICE_LISTS = ("config.list_physical_devices", "config.experimental.list_physical_devices")
 _LISTS = (*_DEVICE_LISTS, "config.list_logical_devices", "config.experimental.list_logical_devices")
 _RENAMED = {
@@ -73,6 +75,8 @@ class Rewriter(cst.CSTTransformer):
         self._imports_tensorflow = bool(m.findall(module, m.Name("tensorflow")))
         self._kinds = Kinds(self._name)
         self._own_weights, self._saved_models = _weights.OwnWeights(), _weights.VariablesOnly()
+        self._elifs: set[cst.CSTNode] = set()
+        self._moved: set[cst.CSTNode] = set()  # branches and loops that become functions
         self._dropped: set[cst.CSTNode] = set()  # lists of devices that are left out
         self._virtual_from = 0  # the line where virtual devices are made
 
@@ -403,14 +407,42 @@ class Rewriter(cst.CSTTransformer):
         return updated_node
 
     def visit_If(self, node: cst.If) -> None:
-        self._check_branch(node.test)
+        if isinstance(node.orelse, cst.If):
+            self._elifs.add(node.orelse)
+        self._check_branch(
+            node, None if node in self._elifs else _branches.branch(node, self._bound_before(node)), _branches.BRANCH
+        )
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        new = _branches.branch(updated_node, self._bound_before(original_node)) if original_node in self._moved else None
+        return updated_node if new is None else cst.FlattenSentinel(new)
 
     def visit_While(self, node: cst.While) -> None:
-        self._check_branch(node.test)
+        self._check_branch(node, _branches.loop(node, self._bound_before(node)), _branches.LOOP)
 
-    def _check_branch(self, test: cst.BaseExpression) -> None:
-        if self._arrays and self._arrays[-1].may_be(test):
-            self._note("check", test, _IF_ADVICE)
+    def leave_While(
+        self, original_node: cst.While, updated_node: cst.While
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        new = _branches.loop(updated_node, self._bound_before(original_node)) if original_node in self._moved else None
+        return updated_node if new is None else cst.FlattenSentinel(new)
+
+    def _bound_before(self, node: cst.CSTNode) -> set[str]:
+        """The names that the function around a statement binds before it."""
+        if not self._arrays:
+            return set()
+        return self._arrays[-1].parameters | {
+            name for name, value in self._arrays[-1].assigned if self._line(value) < self._line(node)
+        }
+
+    def _check_branch(self, node: cst.If | cst.While, translated: object, said: str) -> None:
+        if not self._arrays or not self._arrays[-1].may_be(node.test):
+            return
+        if translated is None or not self._imports_tensorflow:
+            self._note("check", node.test, _IF_ADVICE)
+            return
+        self._moved.add(node)
+        self.modules.add("keras")
+        self._note("check", node.test, said)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
         if any(self._name(side) in ("string", "dtypes.string") for side in (node.left, *(t.comparator for t in node.comparisons))):
