@@ -1,8 +1,8 @@
 """Translates tf.distribute programs.
 
 A program goes through these files: _folders finds it, _sources and _cells read it, _rewriter translates it with the help of _scan,
-_names, _ops, _calls, _functions, _files, _seeds, _conditions and _branches, _imports fixes its imports, and _sources puts it back. What has no
-translation is explained by _advice.
+_names, _ops, _calls, _functions, _files, _seeds, _conditions and _branches, _imports fixes its imports, and _sources puts it back.
+What has no translation is explained by _advice.
 """
 
 from ._migrate import Migration as Migration
