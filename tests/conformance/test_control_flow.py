@@ -12,6 +12,7 @@ from _compare import is_error, mirrored, plain, rows, same
 
 import replicant
 from replicant import GradientTape, Variable
+from replicant.cli import _migration
 
 pytestmark = pytest.mark.both_ways
 
@@ -44,10 +45,15 @@ def variables(replicas):
 
 def ours(expression, action, way, *, gradient):
     """The results and the state after each call, as they were recorded."""
+    return called(cases.program(expression, action, gradient=gradient), way)
+
+
+def called(program, way):
+    """The same for a whole program."""
     strategy = mirrored(2) if way == "run" else replicant.get_strategy()
     with strategy.scope():
         words = {"jax": jax, "keras": keras, "Tape": GradientTape, **variables(strategy.num_replicas_in_sync)}
-    exec(cases.program(expression, action, gradient=gradient), words)
+    exec(program, words)
     step, found = words["step"], []
     run = (lambda: strategy.run(step)) if way == "run" else replicant.function(step)
     for _ in range(cases.CALLS):
@@ -105,3 +111,16 @@ def test_a_loop_without_gradient_is_an_error_that_names_what_has_one(report, exp
     ):
         ours(expression, "assign_add", "function", gradient=True)
     report.count(f"{expression} under a tape", LOOP)
+
+
+@pytest.mark.parametrize("form", cases.FORMS)
+@pytest.mark.long_cases(*[f"{way}-{form}" for way in ("apart", "fused") for form in cases.FORMS if form not in FORMS])
+def test_translated_programs_compute_what_tensorflow_computed(figures, tmp_path, form):
+    path = tmp_path / "program.py"
+    path.write_text(f"import tensorflow as tf\n{cases.program(cases.FORMS[form].tensorflow, 'two variables', gradient=False)}")
+    migration = _migration.migrate(path)
+    assert {finding.kind for finding in migration.findings} <= {"check"}
+    recorded = figures["cases"][f"{form}: two variables"]["function"]
+    for way in ("function", "run"):
+        found = called(migration.text, way)
+        assert same(found, recorded, 1e-5), (migration.text, found, recorded)

@@ -413,7 +413,7 @@ def test_imports(tmp_path, old, new):
         ("self.compiled_metrics.update_state(y, z)", "self.compiled_metrics", "compute_metrics(x, y, y_pred)"),
         ("my_model.save('folder')", "my_model.save('folder')", "must end in .keras"),
         ("tf.cast(*x)", "tf.cast(*x)", "it is called with * or **"),
-        ("tf.while_loop(c, b, v)", "tf.while_loop", "jax.lax.while_loop"),
+        ("tf.while_loop(c, b, v, s)", "tf.while_loop(c, b, v, s)", "jax.lax.while_loop"),
         ("tf.compat.v1.Session()", "tf.compat.v1.Session", "rewrite it for TensorFlow 2 first"),
         ("tf.distribute.experimental.Nothing()", "tf.distribute.experimental.Nothing", "Replicant has no such name"),
         ("tf.keras.layers.NoSuchLayer()", "tf.keras.layers.NoSuchLayer", "Keras 3 has no such name"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import libcst as cst
 import libcst.matchers as m
 
-from . import _files, _functions, _images, _tfds
+from . import _control_flow, _files, _functions, _images, _tfds
 from ._rewrite import Rewrite, by_name, code
 
 
@@ -283,6 +283,7 @@ HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "data.experimental.cardinality": dataset_method("cardinality"),
     "data.experimental.get_single_element": dataset_method("get_single_element"),
     "data.experimental.save": dataset_method("save"),
+    **_control_flow.HANDLERS,
     **_files.HANDLERS,
     **_functions.HANDLERS,
     **_images.HANDLERS,

@@ -90,9 +90,6 @@ def _arrays() -> dict[str, Op]:
         "linalg.solve": _op("ops.solve", "matrix>a rhs>b adjoint!"),
         "linspace": _op("ops.linspace", "start stop num* axis"),
         "logical_not": _op("ops.logical_not", "x"),
-        "map_fn": _op(
-            "ops.map", "fn>f elems>xs dtype! parallel_iterations> back_prop! swap_memory> infer_shape> fn_output_signature!"
-        ),
         "math.conj": _op("ops.conj", "x"),
         "math.cumprod": _op("ops.cumprod", "x axis exclusive! reverse!", axis="0"),
         "math.imag": _op("ops.imag", "input>x"),
