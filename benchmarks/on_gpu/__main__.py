@@ -16,6 +16,7 @@ from _report import EVERYTHING, page_table, problems, report, results_of
 sys.path.append(str(BENCHMARKS))
 
 from _figures import gpu, machine
+from _rounds import exit_when_terminated
 
 LIBRARIES = ("jax", "keras", "numpy", "torch")
 
@@ -60,21 +61,22 @@ def main() -> int:
     if device is None:
         print("on_gpu: nvidia-smi shows no GPU. Add --dry to try the script on a CPU.", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        parts = [
-            p for p in all_parts(folder, options.peers_python, dry=options.dry) if options.only is None or p.name in options.only
-        ]
-        outcomes = run_all(parts, began + 60 * options.minutes, environment(folder, dry=options.dry))
-        results = results_of(folder)
-    date = dt.datetime.now(tz=dt.UTC).date()
-    facts = machine()
-    head = f"# One GPU, {date}\n\n{device}, {facts['cores']} cores ({facts['processor']}), Python {facts['python']}, {versions()}; "
-    head += f"{time.monotonic() - began:.0f} s in all"
+    exit_when_terminated()
+    date, facts = dt.datetime.now(tz=dt.UTC).date(), machine()
     out = Path(os.environ["OUT"]) if os.environ.get("OUT") else ROOT / "build" if options.dry else BENCHMARKS / "results"
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{date}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}{'-part' if options.only else ''}.md"
-    file.write_text(report(head, outcomes, results), encoding="utf-8")
+    outcomes, results = [], {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = all_parts(folder, options.peers_python, dry=options.dry)
+        parts = [part for part in parts if options.only is None or part.name in options.only]
+        for outcome in run_all(parts, began + 60 * options.minutes, environment(folder, dry=options.dry)):
+            outcomes.append(outcome)
+            results = results_of(folder)
+            head = f"# One GPU, {date}\n\n{device}, {facts['cores']} cores ({facts['processor']}), Python {facts['python']}, "
+            head += f"{versions()}; {len(outcomes)} of {len(parts)} parts, {time.monotonic() - began:.0f} s in all"
+            file.write_text(report(head, outcomes, results), encoding="utf-8")  # each time: whoever stops it keeps what there is
     print(f"{page_table(results)}\n\n{file}")
     found = problems(outcomes, results)
     print("\n".join(found) or EVERYTHING)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -117,22 +117,17 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             process.wait(seconds)
 
 
-def run_all(parts: Sequence[Part], end: float, environment: Mapping[str, str]) -> list[Outcome]:
-    """Run parts one after the other until the clock ``time.monotonic`` reaches `end`. None stops the others.
+def run_all(parts: Sequence[Part], end: float, environment: Mapping[str, str]) -> Iterator[Outcome]:
+    """Run parts one after the other until ``time.monotonic`` reaches `end`. None stops the others. Yields what became of each.
 
     Args:
         parts: The parts.
         end: The time at which the last one has ended.
         environment: Variables of the environment besides those of this process.
     """
-    outcomes = []
     for i, part in enumerate(parts):
         left = end - time.monotonic() - 2 * _TO_END
         seconds = min(part.seconds, max(part.least, left - sum(later.least + _TO_END for later in parts[i + 1 :])))
-        if left < part.least:
-            outcomes.append(Outcome(part, failed="not measured: no time was left"))
-        else:
-            outcomes.append(run(part, seconds, environment))
-        told = outcomes[-1]
-        print(f"{part.name}: {told.failed or 'done'}, {told.seconds:.0f} s", file=sys.stderr, flush=True)
-    return outcomes
+        outcome = Outcome(part, failed="not measured: no time was left") if left < part.least else run(part, seconds, environment)
+        print(f"{part.name}: {outcome.failed or 'done'}, {outcome.seconds:.0f} s", file=sys.stderr, flush=True)
+        yield outcome
