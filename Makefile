@@ -98,6 +98,7 @@ test-hosts: setup
 # Two processes of each real launcher that is on this machine (MPICH, Intel MPI, Open MPI, PRRTE, torchrun, Ray Train, Spark, Slurm). The
 # first run installs those that the index has into build/launchers; tests/launchers/_install.py names the packages of Debian.
 test-launchers: export REPLICANT_TEST_SLOW := 1
+test-launchers: export REPLICANT_TEST_LAUNCHERS := 1
 test-launchers: setup
 	@mkdir -p build
 	@$(BIN)/python tests/launchers/_install.py

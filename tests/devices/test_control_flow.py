@@ -267,7 +267,9 @@ def test_layers_optimizers_metrics_and_seeds() -> None:
         keras.utils.set_random_seed(3)
         strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
         with strategy.scope():
-            model = keras.Sequential([keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
+            model = keras.Sequential(
+                [keras.layers.Dense(3, use_bias=False), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+            )
             model.build((None, 4))
             optimizer = keras.optimizers.Adam(0.1)
             optimizer.build(model.trainable_variables)

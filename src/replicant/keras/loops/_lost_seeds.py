@@ -15,6 +15,8 @@ def warn_of_lost_seeds(model: Any) -> None:
     """Warn if a model's optimizer has taken steps, none of them here, and all its random seeds are at their beginning."""
     known = model in _fitted
     _fitted.add(model)
+    if not model.built:  # no file of Keras, but a Checkpoint, whose seeds wait for the layers that the first step builds
+        return
     steps = 0 if known or getattr(model, "optimizer", None) is None else int(np.asarray(model.optimizer.iterations))
     seeds = _seeds_of(model) if steps else {}
     if seeds and not any(int(np.asarray(seed.state.value)[1]) for seed in seeds.values()):
