@@ -150,3 +150,19 @@ def test_no_gradient_flows_through_stop_gradient() -> None:
         return tape.gradient(loss, v)
 
     np.testing.assert_array_equal(gradient(), START)
+
+
+@pytest.mark.parametrize("one", [1, 1.0, True, np.float32(1), np.ones(()), np.int32(1)])
+def test_a_variable_equals_numbers_by_its_value(one: Any) -> None:
+    variable, other = replicant.Variable(1.0), replicant.Variable(1.0)
+    assert bool(variable == one)
+    assert not bool(variable != one)
+    assert not bool(variable == 2)
+    assert bool(one == variable)
+    assert float(replicant.function(lambda: keras.ops.where(variable == one, 5.0, 6.0))()) == 5.0
+    assert variable == variable  # noqa: PLR0124 - of variables, each equals only itself, as a key of a dictionary
+    assert variable != other
+    assert variable != "1"
+    assert variable != None  # noqa: E711
+    assert {variable: 3, other: 4}[variable] == 3
+    np.testing.assert_array_equal(replicant.Variable([1.0, 2.0]) == np.array([1.0, 3.0]), [True, False])

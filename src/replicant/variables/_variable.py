@@ -457,9 +457,21 @@ def _operator(name: str) -> Callable[[Variable, Any], Any]:
     return method
 
 
+def _comparison(name: str) -> Callable[[Variable, Any], Any]:
+    compare = _operator(name)
+
+    def method(self: Variable, other: Any) -> Any:
+        return compare(self, other) if isinstance(other, bool | int | float | complex) or is_array(other) else NotImplemented
+
+    method.__name__ = name
+    return method
+
+
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-for _name in (*_ARITHMETIC, "lt", "le", "gt", "ge"):  # a variable equals only itself, so that it can be a key
+for _name in (*_ARITHMETIC, "lt", "le", "gt", "ge"):
     setattr(Variable, f"__{_name}__", _operator(f"__{_name}__"))
+for _name in ("eq", "ne"):  # of two variables, each equals only itself, so that it can be a key
+    setattr(Variable, f"__{_name}__", _comparison(f"__{_name}__"))
 for _name in _ARITHMETIC:
     setattr(Variable, f"__r{_name}__", _operator(f"__r{_name}__"))
 
