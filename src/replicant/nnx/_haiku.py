@@ -5,6 +5,7 @@ Haiku averages the replicas' means with ``jax.lax.pmean``. Here, a replica count
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -70,4 +71,5 @@ def install(haiku: Any, batch_norm: Any) -> None:
     haiku.BatchNorm.__call__ = wrapped
 
 
-install(importlib.import_module("haiku"), importlib.import_module("haiku._src.batch_norm"))
+if "haiku" in sys.modules:
+    install(sys.modules["haiku"], importlib.import_module("haiku._src.batch_norm"))
