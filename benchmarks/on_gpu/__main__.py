@@ -10,8 +10,8 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from _dated_report import EVERYTHING, page_table, problems, report, results_of
 from _parts import BENCHMARKS, ROOT, all_parts, run_all
-from _report import EVERYTHING, page_table, problems, report, results_of
 
 sys.path.append(str(BENCHMARKS))
 

@@ -10,8 +10,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks" / "on_gpu"))
 
+import _dated_report
 import _parts
-import _report
 from _parts import BENCHMARKS, Part
 
 
@@ -34,7 +34,7 @@ def test_a_part_that_fails_or_hangs_stops_no_other(capfd: pytest.CaptureFixture[
 def test_a_part_for_which_no_time_is_left_is_named() -> None:
     (outcome,) = _parts.run_all([part("late", "print(1)")], time.monotonic() + 15, {})
     assert outcome.failed == "not measured: no time was left"
-    assert _report.problems([outcome], {}) == ["late: not measured: no time was left"]
+    assert _dated_report.problems([outcome], {}) == ["late: not measured: no time was left"]
 
 
 def test_a_part_leaves_time_for_those_after_it() -> None:
@@ -66,7 +66,7 @@ RESULT = {
 
 
 def test_the_table_of_the_page() -> None:
-    head, _, gpt2, resnet50, _ = _report.page_table({"gpt2": RESULT}).splitlines()
+    head, _, gpt2, resnet50, _ = _dated_report.page_table({"gpt2": RESULT}).splitlines()
     one, two = "1.00 [1.00, 1.00]", "2.00 [2.00, 2.00]"
     cells = ["gpt2", "20", "10", "not measured", "20", "not measured", "not measured", one, two, "1.020", "1.000"]
     assert gpt2 == f"| {' | '.join(cells)} |"
@@ -77,12 +77,12 @@ def test_the_table_of_the_page() -> None:
 def test_contenders_without_figures_are_named() -> None:
     outcome = _parts.Outcome(part("gpt2", ""), "a table", 1.0)
     named = "gpt2: PyTorch, torch.compile: died: out of memory"
-    assert _report.problems([outcome], {"gpt2": RESULT}) == [named]
-    text = _report.report("# Head", [outcome], {"gpt2": RESULT})
+    assert _dated_report.problems([outcome], {"gpt2": RESULT}) == [named]
+    text = _dated_report.report("# Head", [outcome], {"gpt2": RESULT})
     assert f"* **{named}**" in text
     assert text.endswith("## Title of gpt2 (1 s)\n\na table\n")
     without = {"steps": 10, "contenders": {k: v for k, v in RESULT["contenders"].items() if "torch" not in k}}
-    assert _report.problems([outcome], {"gpt2": without}) == ["gpt2: PyTorch, torch.compile: not measured"]
+    assert _dated_report.problems([outcome], {"gpt2": without}) == ["gpt2: PyTorch, torch.compile: not measured"]
 
 
 def test_all_parts_fit_into_ten_minutes_one_by_one_and_exist() -> None:

@@ -16,7 +16,7 @@ MASKED = np.ma.masked_array([1.0, -999.0, 3.0], mask=[0, 1, 0])
 REFUSED = {
     "masked": (
         MASKED,
-        r"is a masked array, in which 1 of 3 values are masked, the first at \(1,\)\. Say what.*`array\.filled\(0\)`",
+        r"is a masked array, in which 1 of 3 values are masked, the first at \(1,\)\. Fill them in: `array\.filled\(0\)`",
     ),
     "records": (RECORDS, r"holds records, of dtype .*'a'.*Pass their fields as components: `\{name: array\[name\]"),
     "bytes": (
@@ -30,7 +30,7 @@ REFUSED = {
     "clongdouble": (np.array([1.5], np.clongdouble), r"is of dtype \w+, which no device.*`array\.astype\(np\.complex128\)`"),
     "missing text": (
         np.array(["ab", None], TEXTS(na_object=None)),
-        r"is of dtype StringDType\(na_object=None\), and 1 of its 2 texts are missing, the first at \((0, )?1,?\)\. Say what",
+        r"is of dtype StringDType\(na_object=None\), and 1 of its 2 texts are missing, the first at \((0, )?1,?\)\. Fill them in",
     ),
     "missing text, NaN": (
         np.array([["ab", np.nan]], TEXTS(na_object=np.nan)),
@@ -138,8 +138,8 @@ def test_all_else_stays_as_it_is(value):
 
 def test_the_whole_message():
     message = (
-        "from_tensor_slices: the element is a masked array, in which 1 of 3 values are masked, the first at (1,). Say what stands "
-        "for them: `array.filled(0)`. To train without them, pass `~np.ma.getmaskarray(array)` as weights, too."
+        "from_tensor_slices: the element is a masked array, in which 1 of 3 values are masked, the first at (1,). Fill them "
+        "in: `array.filled(0)`. To train without them, pass `~np.ma.getmaskarray(array)` as weights, too."
     )
     with pytest.raises(DatasetError, match=f"^{re.escape(message)}$"):
         Dataset.from_tensor_slices(MASKED)
