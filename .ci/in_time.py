@@ -3,7 +3,7 @@
     python .ci/in_time.py COMMIT SECONDS_ALREADY_USED
 
 A share begins only if the time that it will probably take is left. One that runs when 45 minutes have passed is stopped, and counts
-as left out. Tests that fail are run once more, in processes of their own: the exit status is 1 if one fails again. A table says
+as left out. Tests that fail are run once more, in one process of their own: the exit status is 1 if one fails again. A table says
 what ran, for how long, what was left out, and which tests failed only once: each of those is a fault to be found.
 """
 
@@ -95,7 +95,7 @@ def run_again(command: str, limit: float | None = None) -> tuple[int | None, lis
     failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
     if not failed or not command.startswith("make test"):
         return 1, []
-    status, _ = run(f"{command} ARGS=--last-failed", limit)
+    status, _ = run(f"{command} PROCESSES=0 ARGS=--last-failed", limit)
     return status, [f"         failed {'once, and then passed' if status == 0 else 'twice'}: {name}" for name in failed]
 
 

@@ -88,7 +88,7 @@ def chaos() -> Chaos:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for. Keep one share."""
-    _mark_named_cases(items, whole="::" not in " ".join(config.args))
+    _mark_named_cases(items, whole="::" not in " ".join(config.args) and not config.getoption("lf", default=False))
     for item in items:
         names = getattr(item, "fixturenames", [])
         if item.get_closest_marker("both_ways") and "fuse_replicas" not in names:
@@ -235,6 +235,8 @@ def no_open_scope() -> Iterator[None]:
     assert not still_open, f"scopes still open after the test: {still_open}"
     mesh = jax.sharding.get_abstract_mesh()
     assert mesh.empty, f"JAX still traces on a mesh after the test: {mesh}"
+    stray = [array.aval for array in jax.live_arrays() if jax.sharding.AxisType.Manual in array.aval.sharding.mesh.axis_types]
+    assert not stray, f"arrays whose type is on a mesh of replicas: {stray}; compute them in replicas/_own_mesh.at_once()"
 
 
 def _runs_all() -> bool:

@@ -269,3 +269,25 @@ def test_nothing_happens_in_a_trace() -> None:
     with jax.set_mesh(mesh_of("all devices")):
         jax.jit(body)(jnp.ones(()))
     assert seen == [("x",)]
+
+
+def test_a_step_that_makes_variables_leaves_the_types_of_other_arrays_alone(fuse_replicas: str) -> None:
+    """JAX keeps the compiled copy of an array by shape and device: a type on a mesh of replicas would be that of later copies."""
+    width = 11 if fuse_replicas == "fused" else 13  # shapes that no other test has
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(width)])
+        optimizer = keras.optimizers.Adam(0.1)
+
+    def replica_step(x: jax.Array) -> jax.Array:
+        with replicant.GradientTape() as tape:
+            loss = jnp.mean(model(x) ** 2) / strategy.num_replicas_in_sync
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True))
+        return loss
+
+    step = replicant.function(lambda rows: strategy.run(replica_step, args=(rows,)))
+    for rows in strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(np.ones((8, 5), np.float32)).batch(4)):
+        step(rows)
+    assert len(optimizer.variables) == 6  # made by the step: two moments for each weight, the number of steps, the learning rate
+    for shape in ((5, width), (width,), ()):
+        assert jnp.array(jnp.zeros(shape), copy=True).aval.sharding.mesh.empty

@@ -505,3 +505,19 @@ def test_exact_losses_of_unequal_replicas_are_not_told(two, name: str) -> None:
 def test_unequal_replicas_with_a_size_are_not_told(two) -> None:
     (batch,) = two.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((X[:7], Y[:7])).batch(8))
     assert warnings_of(lambda: two.run(lambda x, y: replicant.compute_average_loss(y, global_batch_size=8), args=batch)) == []
+
+
+@pytest.mark.parametrize("divisor", [1, 2])
+def test_as_many_rows_as_replicas(two: replicant.MirroredStrategy, divisor: int) -> None:
+    """A mean over matrices of 2 rows on each of 2 replicas, divided by 2: the number of replicas, as the message advises."""
+    with two.scope():
+        weights = replicant.Variable(np.ones((3, 5), np.float32))
+
+    def step(x: jax.Array) -> None:
+        with replicant.GradientTape() as tape:
+            loss = jnp.mean((x @ weights.value()) ** 2) / divisor
+        gradient = all_reduce("SUM", tape.gradient(loss, weights))
+        weights.assign_sub(LR * gradient)
+
+    found = warnings_of(lambda: two.run(step, args=halves(two, X[:4])))
+    assert len(found) == (divisor == 1)

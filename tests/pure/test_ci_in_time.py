@@ -113,14 +113,14 @@ def last_failed(tmp_path):
     [
         ("'test'", "test", "once, and then passed"),
         ("'test-again SHARE=1/6'", "test-again SHARE=1/6", "once, and then passed"),
-        ("'test'|'test ARGS'*", "test", "twice"),
+        ("'test'|'test PROCESSES=0 ARGS'*", "test", "twice"),
     ],
 )
 def test_tests_that_failed_are_run_once_more(make, capsys, fails, command, how):
     asked = make(fails, whole=True)
     assert ci["main"]("0", 0.0) == (how == "twice")
     lines = asked.read_text().splitlines()
-    assert lines[lines.index(command) + 1] == f"{command} ARGS=--last-failed"
+    assert lines[lines.index(command) + 1] == f"{command} PROCESSES=0 ARGS=--last-failed"
     said = capsys.readouterr().out
     for name in ("tests/pure/test_a.py::test_one", "tests/pure/test_b.py::test_two"):
         assert f"failed {how}: {name}" in said

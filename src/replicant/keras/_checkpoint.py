@@ -12,6 +12,7 @@ import numpy as np
 
 from ..checkpoint.values._objects import Inventory, ObjectKind, numbered, register_kind
 from ..errors import CheckpointError
+from ..replicas._own_mesh import at_once
 from . import _hook, _hooks
 from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope
 from .optimizers._apply import build_now
@@ -73,7 +74,7 @@ def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -
     if waiting is not None:
         try:
             symbolic_args, symbolic_kwargs = jax.tree.map(_symbolic, (args, kwargs))
-            with outside_stateless_scope(), jax.ensure_compile_time_eval():
+            with outside_stateless_scope(), at_once():
                 original(layer, *symbolic_args, **symbolic_kwargs)
             for resume in waiting:
                 resume()

@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from ..errors import VariableError
 from ..replicas._context import active_strategy
-from ..replicas._own_mesh import in_a_trace
+from ..replicas._own_mesh import at_once, in_a_trace
 from ..replicas._values import Mirrored, is_array, is_distributed
 from ..tracing.gradients import _eager
 from ..variables import _recorder
@@ -275,7 +275,7 @@ class RawValue:
             )
         if not self._can_have_cell(variable, raw):
             return None
-        with jax.ensure_compile_time_eval():
+        with at_once():
             cell = Cell(raw, type(variable), rule)
         self.slot.__set__(variable, cell)
         return cell

@@ -18,7 +18,7 @@ from ..checkpoint.values._objects import register_parts
 from ..errors import ArgumentError, ArgumentTypeError, ContextError
 from ..replicas._context import active_replica_context, active_strategy
 from ..replicas._copies import VariableAggregation, VariableSynchronization
-from ..replicas._own_mesh import in_a_trace
+from ..replicas._own_mesh import at_once, in_a_trace
 from ..tracing.gradients import _eager
 from ..variables._known import variable_of
 from ..variables._recorder import current_recorder
@@ -325,7 +325,7 @@ def set_global_generator(generator: Generator) -> None:
 
 def _made_anywhere(words: np.ndarray) -> Generator:
     """Make a generator of no strategy, even in a trace: its variable is not part of it."""
-    with jax.ensure_compile_time_eval():
+    with at_once():
         array = jnp.array(words)
     ref = OwnRef(array, "global_generator_state", VariableSynchronization.ON_WRITE, VariableAggregation.NONE, trainable=False)
     generator = object.__new__(Generator)

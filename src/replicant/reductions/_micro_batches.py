@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.core import Tracer
 
 from ..errors import ReductionError
+from ..replicas._own_mesh import at_once
 from ..tracing.jaxprs._closed_jaxpr import ClosedJaxpr
 from ..tracing.jaxprs._graph import Constant, Graph, Line, Node, Operand, Value
 from ..tracing.jaxprs._primitive_names import ADDITIVE, CONCATENATE, LINEAR
@@ -215,7 +215,7 @@ class _Walk:
         operands = [
             np.broadcast_to(value.astype(v.aval.dtype), v.aval.shape) for v, value in zip(node.eqn.invars, values, strict=True)
         ]
-        with jax.ensure_compile_time_eval():
+        with at_once():
             return np.asarray(node.eqn.primitive.bind(*operands, **node.eqn.params))
 
     def _term(self, value: Operand, path: Sequence[Node], divisors: Sequence[float]) -> _Term:

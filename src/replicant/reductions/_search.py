@@ -227,9 +227,11 @@ class Search:
         return Mean(node, size, whose)
 
     def _row_sum(self, value: Operand) -> Node | None:
-        """The sum over rows that `value` is a multiple of."""
+        """The sum over rows that `value` is a multiple of; None behind a mean, which one divides by the number of replicas."""
         while isinstance(value, Value) and value.maker is not None:
             node = value.maker
+            if id(node) in self._sites:
+                return None
             if self.sums_rows(node):
                 return node
             factor = node.factor()

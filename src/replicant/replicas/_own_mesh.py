@@ -5,21 +5,23 @@ the two has Explicit axes. A strategy has its own devices. So its code runs with
 context is moved to the mesh that is set, where the user can compute with it.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.extend.core as jex
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._distributed_values import is_distributed
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 _current_mesh = jax.sharding.get_abstract_mesh
+_NO_MESH = AbstractMesh((), ())
 _EAGER = jex.get_opaque_trace_state(convention="flax")
 
 
@@ -31,6 +33,32 @@ def in_a_trace() -> bool:
 def mesh_is_set() -> bool:
     """Whether there is a mesh on this thread. Every step asks this, so it must be quick."""
     return not _current_mesh().empty
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Compute at once in the ``with`` block, even while JAX traces, and outside of the replicas that it traces.
+
+    ``jax.ensure_compile_time_eval`` alone makes arrays whose type is on the mesh of a ``jax.shard_map`` that is being traced. Such
+    an array must not get out: JAX keeps the compiled form of a copy, say, by shape and device. Once such an array was copied, the
+    copy of any other of its shape is of that type, too, and a plain Keras model fails with "Mesh for all inputs should be equal".
+
+    >>> def of_row(x):
+    ...     with at_once():
+    ...         made.append(jax.numpy.zeros(3))
+    ...     return x
+    >>> made, mesh = [], jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    >>> step = jax.shard_map(of_row, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"))
+    >>> _ = jax.jit(step)(jax.numpy.zeros(2))
+    >>> jax.typeof(made[0]).sharding.mesh.empty
+    True
+    """
+    with jax.ensure_compile_time_eval():
+        if AxisType.Manual not in _current_mesh().axis_types:
+            yield
+            return
+        with jax.sharding.use_abstract_mesh(_NO_MESH):
+            yield
 
 
 class without_mesh:  # noqa: N801  (a context manager, used like a function)

@@ -10,6 +10,8 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.sharding import Sharding
 
+from ._own_mesh import at_once
+
 _config: Any = jax.config  # its options are attributes that type checkers do not know
 _aval = functools.lru_cache(maxsize=64)(ShapedArray)
 
@@ -25,7 +27,7 @@ def put_now(array: np.ndarray, sharding: Sharding) -> jax.Array:
     Nobody may write to the array later.
     """
     if is_guarded():
-        with jax.ensure_compile_time_eval():
+        with at_once():
             return jax.device_put(array, sharding)
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 

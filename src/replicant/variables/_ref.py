@@ -11,7 +11,7 @@ from jax.sharding import Sharding
 
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
 from ..replicas._model_axis import ModelCut
-from ..replicas._own_mesh import on_own_mesh
+from ..replicas._own_mesh import at_once, on_own_mesh
 from ..replicas._placement import Placement, is_local, on_all
 from ..runtime import _in_flight
 from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
@@ -216,7 +216,7 @@ class Ref:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)
         if not in_pieces(raw):
             return raw
-        with jax.ensure_compile_time_eval():  # in a plain jax.jit, its value becomes a constant, as that of any variable
+        with at_once():  # in a plain jax.jit, its value becomes a constant, as that of any variable
             return jax.numpy.asarray(read_whole(self.name, raw))
 
 

@@ -14,7 +14,7 @@ from ..replicas._collectives import ReduceOp
 from ..replicas._context import active_replica_context, active_strategy, get_replica_context
 from ..replicas._copies import VariableAggregation, VariableSynchronization, parse_rule, split_value
 from ..replicas._own_device import on_own_device
-from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
+from ..replicas._own_mesh import at_once, beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from ..runtime import _in_flight
 from ..runtime._jax_dtypes import in_jax_dtype
@@ -417,7 +417,7 @@ class Variable:
 
 def _no_trace() -> AbstractContextManager[Any]:
     """Leave the trace in which Keras calls ``build`` of a layer for its shapes: a variable made there is no part of it."""
-    return jax.ensure_compile_time_eval() if in_a_trace() else nullcontext()
+    return at_once() if in_a_trace() else nullcontext()
 
 
 def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Array:

@@ -16,6 +16,7 @@ from ...cluster.jax import _bootstrap
 from ...errors import ArgumentTypeError, DamagedCheckpointError
 from ...replicas._copies import VariableAggregation
 from ...replicas._own_device import on_device_of
+from ...replicas._own_mesh import at_once
 from ...replicas._placement import Placement, host_copy
 from ...replicas._values import Mirrored, PerReplica
 from ...runtime import _in_flight
@@ -224,10 +225,10 @@ def assign(ref: Ref, value: np.ndarray | Copies) -> None:
     stacked = isinstance(value, Copies) and ref.on_read and ref.aggregation is VariableAggregation[value.aggregation]
     array = value.stack if isinstance(value, Copies) and stacked else bare(value)
     before = None if ref.strategy is not None else ref.get_raw()[0]
-    with jax.ensure_compile_time_eval(), on_device_of(ref.strategy, before):  # a variable may be created in the middle of a trace
+    with at_once(), on_device_of(ref.strategy, before):  # a variable may be created in the middle of a trace
         ref.set_raw(jnp.array(array, copy=True), stacked=stacked)
     ref.expose()
-    with jax.ensure_compile_time_eval():
+    with at_once():
         ref.keep_slices()
 
 
@@ -243,7 +244,7 @@ def assign_slices(ref: Ref, value: Stored, placement: Placement) -> None:
     home, shape = ref.home(placement), tuple(ref.shape)
     assert home is not None, "a variable in slices has devices"
     slices = value.read_boxes(boxes_of(ref, placement))
-    with jax.ensure_compile_time_eval():
+    with at_once():
         array = jax.make_array_from_callback(shape, home, lambda index: slices[box_of(index, shape)])
     ref.store(array, placement)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import ParameterServerError
 from ...keras import _internals
+from ...replicas._own_mesh import at_once
 from .._libraries import connect_libraries
 from ..processes._cluster import Cluster
 from ..servers._apply import subtract_scaled
@@ -45,7 +46,7 @@ def updated_by(optimizer: Any) -> list[Any]:
 
 def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """Make an optimizer's variables now, even in the middle of a trace."""
-    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
+    with _internals.outside_stateless_scope(), at_once(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
 

@@ -15,6 +15,7 @@ from ...replicas._context import (
     ReplicaContext,
     active_replica_context,
 )
+from ...replicas._own_mesh import at_once
 from ...variables._recorder import ReplicaRecorder, beside_the_trace, current_recorder
 from .. import _internals
 from ..state._recording_scope import RecordingScope
@@ -123,6 +124,6 @@ def build_now(optimizer: Any, variables: list[Any]) -> None:
         return
     variables = for_optimizer(variables)  # before the name scope, which is not part of their names
     outside = _internals.outside_stateless_scope()
-    with beside_the_trace(), outside, jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
+    with beside_the_trace(), outside, at_once(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from ...errors import ArgumentError
@@ -10,6 +9,7 @@ from ...replicas._context import (
     active_replica_context,
 )
 from ...replicas._micro import active_micro_batch
+from ...replicas._own_mesh import at_once
 from ...variables._recorder import current_recorder
 from .. import _internals
 from ._recording_scope import RecordingScope
@@ -43,7 +43,7 @@ def global_generator(original: Any) -> Any:
     if current_recorder() is None:
         generator = original()
     else:
-        with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval():
+        with _internals.outside_stateless_scope(), at_once():
             generator = original()
     generator.state.__dict__.pop(MADE_UNDER, None)  # it serves all strategies, whoever draws first
     return generator

@@ -4,9 +4,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import jax
 import keras
 
+from ...replicas._own_mesh import at_once
 from .._internals import Functional, outside_stateless_scope
 
 _WITH_WEIGHTS = re.compile(r"layer_with_weights-([0-9]{1,9})")  # Keras 2: counts the layers of a model that have any
@@ -44,7 +44,7 @@ def refresh(layer: Any) -> None:
     """Let normalizations compute anew what they compute from their variables."""
     for each in layer._flatten_layers():
         if isinstance(each, keras.layers.Normalization) and each.built and each.input_mean is None:
-            with outside_stateless_scope(), jax.ensure_compile_time_eval():
+            with outside_stateless_scope(), at_once():
                 each.finalize_state()
 
 

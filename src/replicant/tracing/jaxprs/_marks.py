@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 from jax.interpreters import ad, batching, mlir
 
+from ...replicas._own_mesh import at_once
 from ._closed_jaxpr import ClosedJaxpr
 
 # gradient_p maps targets, their cotangents, and sources to one gradient per source.
@@ -94,7 +95,7 @@ def name_constant(value: Any) -> None:
         return
     constant: Any = value
     number = np.asarray(constant.val.val)
-    with jax.ensure_compile_time_eval():
+    with at_once():
         array = jnp.asarray(number.item() if constant.aval.weak_type else number)
     user: Any = own_p.bind(array)  # its equation has the variable that a trace makes for an array
     equation = getattr(user, "parent", None)
