@@ -160,6 +160,25 @@ def test_custom_vjp() -> None:
     assert everywhere(fn, [scale, count]) == ([9.0, 36.0, 404.0, 404.0], [4.0, 6])
 
 
+@pytest.mark.parametrize("uses_a_variable", [True, False])
+def test_a_forward_rule_that_calls_its_function(uses_a_variable: bool) -> None:
+    """As JAX's documentation writes them: the rule calls the function itself, which is not differentiated there."""
+    scale = replicant.Variable(2.0)
+
+    @jax.custom_vjp
+    def scaled(x: Any) -> Any:
+        return x * (scale.value() if uses_a_variable else 2.0)
+
+    scaled.defvjp(lambda x: (scaled(x), x), lambda x, upstream: (upstream * (scale if uses_a_variable else 2.0) * x,))
+
+    def fn() -> Any:
+        scale.assign_add(1.0)
+        return scaled(5.0), jax.grad(scaled)(5.0)
+
+    first = ([15.0, 15.0], [3.0]) if uses_a_variable else ([10.0, 10.0], [3.0])
+    assert everywhere(fn, [scale]) == first
+
+
 def test_a_custom_vjp_without_variables_is_left_alone() -> None:
     traces: list[str] = []
 

@@ -86,7 +86,9 @@ def test_a_numba_with_other_insides_compiles_by_itself(names: str, monkeypatch: 
     monkeypatch.setattr(_translation, names, ("no_such_name",))
     assert _translation.translated(handle) is None
     monkeypatch.setattr(_kept_code, "load", lambda _: None)  # what was kept
-    function = _registration.Native("numba_lstm", f"replicant_lstm_of{names}", "_direct_lstm", (), "Nothing.")
+    function = _registration.Native(
+        "numba_lstm", f"replicant_lstm_of{names}", "_lstm_code", ("_lstm_cells.py", "_vector_math.py"), "Nothing."
+    )
     assert function.is_ready()
     assert not function.file().exists()
 
@@ -101,5 +103,7 @@ def test_a_numba_whose_modules_have_other_names_compiles_by_itself(module: str, 
 def test_code_that_cannot_be_loaded_is_compiled_by_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_kept_code, "load", lambda _: None)
     monkeypatch.setattr(_kept_code, "store", lambda *_: b"damaged")
-    function = _registration.Native("numba_lstm", "replicant_lstm_of_another_test", "_direct_lstm", (), "Nothing.")
+    function = _registration.Native(
+        "numba_lstm", "replicant_lstm_of_another_test", "_lstm_code", ("_lstm_cells.py", "_vector_math.py"), "Nothing."
+    )
     assert function.is_ready()

@@ -4,6 +4,7 @@ JAX calls the rules when it differentiates. By then, the trace of the program ha
 stored. So if they use variables, all functions are traced at the call, where the variables have their values.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,14 +23,29 @@ from ._calls import Call
 Function = Callable[..., Any]
 
 
+class _Rules(threading.local):
+    def __init__(self) -> None:
+        self.traced: list[Any] = []
+
+
+_rules = _Rules()  # those whose functions this thread is tracing
+
+
 def custom_vjp(original: Function, recorder: Recorder, rule: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a function with a ``jax.custom_vjp``."""
     if kwargs or rule.nondiff_argnums or rule.symbolic_zeros or rule.fwd is None or rule.bwd is None:
         return original(rule, *args, **kwargs)
+    if any(rule is each for each in _rules.traced):  # a forward rule computes the function by calling it
+        return rule.fun(*args)
     counts = recorder.counts.copy()
-    found = _Use(recorder, rule, args)
-    recorder.counts = counts
-    return _Traced(recorder, rule, args, found).compute() if found.matters else original(rule, *args)
+    _rules.traced.append(rule)
+    try:
+        found = _Use(recorder, rule, args)
+        recorder.counts = counts
+        traced = _Traced(recorder, rule, args, found) if found.matters else None
+    finally:
+        _rules.traced.pop()
+    return original(rule, *args) if traced is None else traced.compute()
 
 
 class _Use:
