@@ -179,6 +179,34 @@ def test_a_forward_rule_that_calls_its_function(uses_a_variable: bool) -> None:
     assert everywhere(fn, [scale]) == first
 
 
+@pytest.mark.parametrize("calls", ["itself", "fun"])
+def test_second_derivatives_through_a_forward_rule(calls: str) -> None:
+    """JAX differentiates the rule that the function is called in. Where it calls itself and uses variables, that is told."""
+    scale = replicant.Variable(2.0)
+
+    @jax.custom_vjp
+    def scaled(x: Any) -> Any:
+        return x * x * scale.value()
+
+    inner = scaled if calls == "itself" else scaled.fun
+    scaled.defvjp(lambda x: (inner(x), x), lambda x, upstream: (upstream * scale.value() * x * 100.0,))
+
+    def of_the_slope() -> Any:
+        return jax.grad(jax.grad(scaled))(5.0)
+
+    def of_the_value() -> Any:
+        return jax.grad(lambda x: jax.value_and_grad(scaled)(x)[0])(5.0)
+
+    assert everywhere(lambda: jax.grad(scaled)(5.0), []) == ([1000.0], [])
+    if calls == "fun":
+        assert everywhere(of_the_slope, []) == ([200.0], [])
+        assert everywhere(of_the_value, []) == ([20.0], [])
+        return
+    for second in (of_the_slope, of_the_value):
+        with pytest.raises(ContextError, match=r"second derivative through .* itself\. Call its `fun` in the forward rule"):
+            replicant.function(second)()
+
+
 def test_a_custom_vjp_without_variables_is_left_alone() -> None:
     traces: list[str] = []
 

@@ -36,7 +36,7 @@ def custom_vjp(original: Function, recorder: Recorder, rule: Any, *args: Any, **
     if kwargs or rule.nondiff_argnums or rule.symbolic_zeros or rule.fwd is None or rule.bwd is None:
         return original(rule, *args, **kwargs)
     if any(rule is each for each in _rules.traced):  # a forward rule computes the function by calling it
-        return rule.fun(*args)
+        return _plain(_called_by_its_rule, rule.fun(*args))
     counts = recorder.counts.copy()
     _rules.traced.append(rule)
     try:
@@ -118,9 +118,31 @@ class _Traced:
         own = jax.custom_vjp(primal)
         own.defvjp(forward, backward)
         consts = [list(closed.consts) for closed in (self._primal, self._forward, self._backward)]
-        found = jax.custom_vjp.__call__.__wrapped__(own, consts, self._leaves)  # type: ignore[attr-defined]
+        found = _plain(own, consts, self._leaves)
         self._call.store(found[num_results:])
         return jax.tree.unflatten(self._result_tree, found[:num_results])
+
+
+def _plain(rule: Any, *args: Any) -> Any:
+    """Call a function with a rule as JAX does."""
+    return jax.custom_vjp.__call__.__wrapped__(rule, *args)  # type: ignore[attr-defined]
+
+
+@jax.custom_vjp
+def _called_by_its_rule(result: Any) -> Any:
+    """Return what a function gives in its own forward rule. Its derivative would be that of a rule that is still being traced."""
+    return result
+
+
+def _no_further_derivative(_: Any) -> Any:
+    raise ContextError(
+        "This is a second derivative through a jax.custom_vjp that uses variables and whose forward rule calls the function "
+        "itself. Call its `fun` in the forward rule: f.defvjp(lambda x: (f.fun(x), ...), ...). JAX then differentiates it as it is "
+        "written."
+    )
+
+
+_called_by_its_rule.defvjp(_no_further_derivative, lambda _, cotangent: (cotangent,))
 
 
 def _reordered(traced: tuple[Any, list[Any]]) -> Any:
